@@ -1,0 +1,244 @@
+"""The columns of a table: their ids, names, types, and whether they may be null.
+
+`TableSchema` is immutable; its `arrow` schema is what every segment, batch and reader of the table has, exactly.
+`streamhouse_spark.ddl` has the table of types, `streamhouse_spark.rows` brings a user's rows into a schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self
+
+import pyarrow as pa
+
+from streamhouse_spark import ddl
+from streamhouse_spark.errors import SchemaMismatchError
+
+RESERVED_COLUMN_NAMES: Final = frozenset(
+    {
+        "__bucket",
+        "__offset",
+        "__timestamp",
+        "_bucket",
+        "_change_type",
+        "_commit_timestamp",
+        "_log_offset",
+    },
+)
+"""Names that reads with metadata add, or that a lake table needs for itself. Refused without regard to case."""
+
+COLUMN_NAME_LENGTH_MAX: Final = 255
+COLUMN_COUNT_MAX: Final = 10_000
+
+
+class SparkSchema(Protocol):
+    """A PySpark ``StructType``, known by its shape so that pyspark is not imported."""
+
+    def json(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. The id is never used again for another column of the table, whatever the names do."""
+
+    id: int
+    name: str
+    type: pa.DataType
+    """A canonical Arrow type, see `streamhouse_spark.ddl`."""
+    nullable: bool = True
+    comment: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "type": ddl.type_name(self.type),
+            "nullable": self.nullable,
+            "comment": self.comment,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """Columns in their order, with ids and names that occur once (names without regard to case)."""
+
+    columns: tuple[Column, ...]
+    arrow: pa.Schema = field(init=False, repr=False, compare=False)
+    """The Arrow schema of the table's rows, without metadata."""
+    _by_folded_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.columns) <= COLUMN_COUNT_MAX:
+            raise SchemaMismatchError(f"the schema has {len(self.columns)} columns, expected 1 to {COLUMN_COUNT_MAX}")
+        by_folded_name: dict[str, Column] = {}
+        for column in self.columns:
+            other = by_folded_name.setdefault(column.name.casefold(), column)
+            if other is not column:
+                raise SchemaMismatchError(
+                    f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
+                    "regard to case; rename one",
+                )
+        if len({column.id for column in self.columns}) != len(self.columns):
+            raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
+        arrow = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+        object.__setattr__(self, "arrow", arrow)
+        object.__setattr__(self, "_by_folded_name", by_folded_name)
+
+    @classmethod
+    def of(cls, schema: pa.Schema | str | SparkSchema) -> Self:
+        """The schema of a new table, from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+
+        Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
+        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, …
+
+        Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
+        """
+        columns = _columns_of(schema)
+        for column in columns:
+            check_column_name(column.name)
+        return cls(
+            tuple(Column(i, c.name, c.type, c.nullable, c.comment) for i, c in enumerate(columns, start=1)),
+        )
+
+    @classmethod
+    def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
+        """What `to_json` gave. Raises `SchemaMismatchError`, or ``KeyError`` where a member is missing."""
+        return cls(
+            tuple(
+                Column(c["id"], c["name"], ddl.parse_type(c["type"]), c["nullable"], c.get("comment")) for c in columns
+            ),
+        )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [column.to_json() for column in self.columns]
+
+    def ddl(self) -> str:
+        """Spark DDL of the columns, on one line; Spark and `of` read it back."""
+        return ddl.columns_ddl([ddl.DdlColumn(c.name, c.type, c.nullable, c.comment) for c in self.columns])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+        column = self.find(name)
+        if column is None:
+            raise SchemaMismatchError(f"there is no column '{name}'{self.hint(name)}")
+        return column
+
+    def find(self, name: str) -> Column | None:
+        return self._by_folded_name.get(name.casefold())
+
+    def hint(self, name: str) -> str:
+        """The end of a message about an unknown column: the nearest name, and all of them while they are few."""
+        near = difflib.get_close_matches(name.casefold(), self._by_folded_name, n=1, cutoff=0.6)
+        nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
+        shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
+        return f"{nearest} The columns are {shown}"
+
+    def select(self, names: Sequence[str]) -> Self:
+        """The schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
+        return type(self)(tuple(self.column(name) for name in names))
+
+
+def check_column_name(name: str) -> None:
+    """Refuse what cannot be the name of a new column. Raises `SchemaMismatchError`."""
+    if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
+        raise SchemaMismatchError(
+            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
+        )
+    if name.casefold() in RESERVED_COLUMN_NAMES:
+        raise SchemaMismatchError(f"the column name '{name}' is reserved for reads with metadata; rename the column")
+
+
+def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
+    """The type that a table stores for values of an Arrow type, without losing any of them.
+
+    Raises `SchemaMismatchError`, naming the column, where there is none.
+    """
+    types = pa.types
+    simple = _WIDENED.get(arrow)
+    if simple is not None:
+        return simple
+    if types.is_timestamp(arrow):
+        return pa.timestamp("us") if arrow.tz is None else pa.timestamp("us", tz="UTC")
+    if types.is_decimal(arrow):
+        return ddl.decimal_type(arrow.precision, arrow.scale)
+    if types.is_fixed_size_binary(arrow):
+        return pa.binary()
+    if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
+        return canonical_type(arrow.value_type, column=column)
+    if _is_any_list(arrow):
+        return ddl.list_type(canonical_type(arrow.value_type, column=f"{column}.element"))
+    if types.is_map(arrow):
+        return pa.map_(
+            canonical_type(arrow.key_type, column=f"{column}.key"),
+            canonical_type(arrow.item_type, column=f"{column}.value"),
+        )
+    if types.is_struct(arrow):
+        return ddl.struct_type([(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in arrow])
+    raise SchemaMismatchError(
+        f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
+        "integers, floats, decimal, string, binary, date, timestamp, list, map or struct",
+    )
+
+
+_STORED_AS_IS = (
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+)
+_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
+    **{arrow: arrow for arrow in _STORED_AS_IS},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+
+
+def _is_any_list(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(arrow)
+        or types.is_large_list(arrow)
+        or types.is_fixed_size_list(arrow)
+        or types.is_list_view(arrow)
+        or types.is_large_list_view(arrow),
+    )
+
+
+def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
+    if isinstance(schema, pa.Schema):
+        return [
+            ddl.DdlColumn(f.name, canonical_type(f.type, column=f.name), f.nullable, _arrow_comment(f)) for f in schema
+        ]
+    if isinstance(schema, str):
+        return ddl.parse_columns(schema)
+    if callable(getattr(schema, "json", None)):
+        return ddl.parse_struct_json(json.loads(schema.json()))
+    raise SchemaMismatchError(
+        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType",
+    )
+
+
+def _arrow_comment(arrow: pa.Field) -> str | None:
+    comment = (arrow.metadata or {}).get(b"comment")
+    return comment.decode(errors="replace") if comment is not None else None
