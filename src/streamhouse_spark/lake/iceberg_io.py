@@ -1,0 +1,155 @@
+"""pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables that lie elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
+from streamhouse_spark.storage import Bytes, Sink, Storage
+
+
+class StorageFileIO(FileIO):
+    """Locations inside the warehouse go through its storage; any other through pyiceberg's own file access."""
+
+    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self.files = StorageFiles(storage)
+
+    def new_input(self, location: str) -> InputFile:
+        if not self.files.holds(location):
+            return load_file_io(self.properties, location).new_input(location)
+        return _StorageInput(location, self.files)
+
+    def new_output(self, location: str) -> OutputFile:
+        if not self.files.holds(location):
+            return load_file_io(self.properties, location).new_output(location)
+        return _StorageOutput(location, self.files)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        where = location if isinstance(location, str) else location.location
+        if not self.files.holds(where):
+            load_file_io(self.properties, where).delete(where)
+        else:
+            self.files.storage.delete(self.files.key_of(where))
+
+
+class _StorageInput(InputFile):
+    def __init__(self, location: str, files: StorageFiles) -> None:
+        super().__init__(location)
+        self._files = files
+        self._key = files.key_of(location)
+
+    def __len__(self) -> int:
+        return self._files.storage.size_bytes(self._key)
+
+    def exists(self) -> bool:
+        try:
+            self._files.storage.size_bytes(self._key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        try:
+            return RangeReader(self._files.storage, self._key) if seekable else io.BytesIO(self._whole())
+        except ObjectNotFoundError as error:
+            raise FileNotFoundError(str(error)) from error
+
+    def _whole(self) -> bytes:
+        return self._files.storage.read(self._key)
+
+
+class _StorageOutput(OutputFile):
+    def __init__(self, location: str, files: StorageFiles) -> None:
+        super().__init__(location)
+        self._files = files
+        self._key = files.key_of(location)
+        self._size_bytes: int | None = None
+
+    def __len__(self) -> int:
+        return self._files.storage.size_bytes(self._key) if self._size_bytes is None else self._size_bytes
+
+    def exists(self) -> bool:
+        return self.to_input_file().exists()
+
+    def to_input_file(self) -> InputFile:
+        return _StorageInput(self.location, self._files)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        # Names of manifests and manifest lists hold a fresh uuid: there is nothing to overwrite.
+        return _BufferedOutput(self)
+
+    def store(self, data: bytes) -> None:
+        with self._files.storage.create(self._key) as sink:
+            sink.write(data)
+        self._size_bytes = len(data)
+
+
+class _BufferedOutput(io.BytesIO):
+    """Collects a metadata file and stores it when closed without an error."""
+
+    def __init__(self, output: _StorageOutput) -> None:
+        super().__init__()
+        self._output = output
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            super().close()
+
+    def close(self) -> None:
+        if not self.closed:
+            data = self.getvalue()
+            super().close()
+            self._output.store(data)
+
+
+class CatalogFiles:
+    """Data files of a table that another catalog keeps outside the warehouse, through pyiceberg's file access."""
+
+    def __init__(self, file_io: FileIO) -> None:
+        self._io = file_io
+
+    def open_input(self, location: str) -> pa.NativeFile:
+        try:
+            return pa.PythonFile(self._io.new_input(location).open(), mode="r")
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
+
+    def create(self, location: str) -> AbstractContextManager[Sink]:
+        return self._create(location)
+
+    @contextmanager
+    def _create(self, location: str) -> Iterator[Sink]:
+        # A file that is cut short by an error stays behind: nothing names it, and orphan cleaning removes it.
+        stream = self._io.new_output(location).create()
+        try:
+            yield _StreamSink(stream)
+        finally:
+            stream.close()
+
+
+class _StreamSink:
+    def __init__(self, stream: OutputStream) -> None:
+        self._stream = stream
+
+    def write(self, data: Bytes) -> int:
+        return self._stream.write(bytes(data))
+
+
+def file_access(file_io: FileIO, location: str) -> FileAccess:
+    """How to reach the data files of a table whose location is ``location``."""
+    if isinstance(file_io, StorageFileIO) and file_io.files.holds(location):
+        return file_io.files
+    return CatalogFiles(file_io)
