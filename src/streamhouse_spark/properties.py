@@ -1,0 +1,229 @@
+"""Table properties: the ``TBLPROPERTIES`` of a table, under Apache Fluss's names.
+
+A table stores its properties as the text that the user gave; `parse_properties` gives them types. Credentials are
+never stored: a value that looks like one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from streamhouse_spark import values
+from streamhouse_spark.ddl import type_name
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema import TableSchema
+
+BUCKET_COUNT_MAX: Final = 4096
+
+Compression = Literal["none", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """The properties of a table, typed; what the user does not set has the default named here."""
+
+    bucket_num: int = 1
+    """``bucket.num``: how many buckets the log has. Fixed at creation."""
+    bucket_key: tuple[str, ...] = ()
+    """``bucket.key``: the column whose hash gives a row's bucket; none: a batch goes to one bucket. Fixed at creation."""
+    datalake_enabled: bool = True
+    """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
+    datalake_format: Literal["iceberg"] = "iceberg"
+    """``table.datalake.format``: the format of the lake table. Fixed at creation."""
+    datalake_freshness_ms: int = 180_000
+    """``table.datalake.freshness``: how far the lake may lie behind the log while the tiering service runs."""
+    datalake_auto_compaction: bool = False
+    """``table.datalake.auto-compaction``: whether tiering also merges small lake files."""
+    datalake_auto_expire_snapshot: bool = False
+    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots."""
+    log_ttl_ms: int = 7 * 86_400_000
+    """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    log_compression: Compression = "none"
+    """``table.log.arrow.compression.type``: the codec of new segments."""
+    statistics_columns: tuple[str, ...] = ()
+    """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records, so that reads
+    skip segments; ``*`` means all that can have them. Where not set: the partition columns, the bucket key, and
+    columns of dates and timestamps."""
+    comment: str | None = None
+    """``comment``: what the table is for, in the user's words."""
+
+
+FIXED_PROPERTIES: Final = frozenset({"bucket.num", "bucket.key", "table.datalake.format"})
+"""What cannot change after creation, because data already lies by it."""
+
+_KNOWN: Final = (
+    "bucket.num",
+    "bucket.key",
+    "table.datalake.enabled",
+    "table.datalake.format",
+    "table.datalake.freshness",
+    "table.datalake.auto-compaction",
+    "table.datalake.auto-expire-snapshot",
+    "table.log.ttl",
+    "table.log.arrow.compression.type",
+    "table.statistics.columns",
+    "comment",
+)
+_NEEDS_PRIMARY_KEY: Final = (
+    "primary.key",
+    "table.merge-engine",
+    "table.delete.behavior",
+    "table.changelog.image",
+    "auto-increment.fields",
+    "fields.",
+)
+_COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
+
+
+def parse_properties(
+    properties: Mapping[str, str],
+    schema: TableSchema,
+    partition_by: Sequence[str] = (),
+) -> TableProperties:
+    """The typed properties of a table with this schema and these partition columns.
+
+    Raises `InvalidOptionError` for an unknown property (naming the nearest), a value that cannot be, a column that
+    cannot have the role it is given, and a value that looks like a credential.
+    """
+    for name, value in properties.items():
+        check_property_name(name)
+        if values.looks_like_secret(name, value):
+            raise InvalidOptionError(
+                f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
+                "give credentials as s3.* options or in the environment",
+            )
+    partitions = check_partition_columns(partition_by, schema)
+    default = TableProperties()
+    get = properties.get
+    bucket_key = _bucket_key(get("bucket.key", ""), schema)
+    if (lake_format := get("table.datalake.format", "iceberg").strip().lower()) != "iceberg":
+        values.reject("table.datalake.format", lake_format, "iceberg, the only lake format so far")
+    codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
+    if codec not in _COMPRESSIONS:
+        values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
+    return TableProperties(
+        bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
+        bucket_key=bucket_key,
+        datalake_enabled=_bool(properties, "table.datalake.enabled", default.datalake_enabled),
+        datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
+        datalake_auto_compaction=_bool(
+            properties,
+            "table.datalake.auto-compaction",
+            default.datalake_auto_compaction,
+        ),
+        datalake_auto_expire_snapshot=_bool(
+            properties,
+            "table.datalake.auto-expire-snapshot",
+            default.datalake_auto_expire_snapshot,
+        ),
+        log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        log_compression=_COMPRESSIONS[codec],
+        statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
+        comment=get("comment"),
+    )
+
+
+def check_property_name(name: str) -> None:
+    """Refuse what is no property of a table. Raises `InvalidOptionError`."""
+    if name in _KNOWN:
+        return
+    if name.startswith(_NEEDS_PRIMARY_KEY):
+        raise InvalidOptionError(
+            f"property {name} belongs to tables with a primary key, which this version does not have; leave it out",
+        )
+    near = values.nearest(name, _KNOWN)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
+    raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
+
+
+def altered_properties(
+    current: Mapping[str, str],
+    set_values: Mapping[str, str],
+    unset: Iterable[str] = (),
+) -> dict[str, str]:
+    """The property texts after an ALTER. Raises `InvalidOptionError` where a fixed property would change.
+
+    The result is yet to be checked by `parse_properties`.
+    """
+    changed = {**current, **set_values}
+    for name in unset:
+        check_property_name(name)
+        changed.pop(name, None)
+    for name in FIXED_PROPERTIES:
+        if changed.get(name) != current.get(name):
+            raise InvalidOptionError(
+                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, wanted "
+                f"{changed.get(name, 'its default')!r}); create a new table and copy the rows",
+            )
+    return changed
+
+
+def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    """The partition columns under the schema's spelling of their names.
+
+    Raises `InvalidOptionError` for a nested or repeated column, or where no other column is left;
+    `SchemaMismatchError` for an unknown one.
+    """
+    columns = _distinct("the partition columns", partition_by, schema)
+    for name in columns:
+        if pa.types.is_nested(schema.column(name).type):
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(f"partition column '{name}' has type {kind}; partition by columns of plain types")
+    if len(columns) == len(schema.columns):
+        raise InvalidOptionError(f"all columns ({', '.join(columns)}) are partition columns; leave one for the data")
+    return columns
+
+
+def has_statistics(arrow: pa.DataType) -> bool:
+    """Whether segments can record the minimum and maximum of a column of this type."""
+    return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow))
+
+
+def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
+    key = _distinct("bucket.key", values.parse_names(text), schema)
+    if len(key) > 1:
+        values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
+    for name in key:
+        arrow = schema.column(name).type
+        if pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow):
+            raise InvalidOptionError(
+                f"bucket.key '{name}' has type {type_name(arrow)}, which Iceberg cannot bucket; choose a column of "
+                "integers, decimals, text, binary, dates or timestamps",
+            )
+    return key
+
+
+def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str, ...]) -> tuple[str, ...]:
+    able = [column for column in schema.columns if has_statistics(column.type)]
+    if text is None:
+        wanted = set(always) | {c.name for c in able if pa.types.is_temporal(c.type)}
+    elif text.strip() == "*":
+        return tuple(column.name for column in able)
+    else:
+        wanted = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        for name in wanted - {column.name for column in able}:
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(
+                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
+            )
+    return tuple(column.name for column in able if column.name in wanted)
+
+
+def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    columns = tuple(schema.column(name).name for name in names)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InvalidOptionError(f"{role}: column '{name}' is there twice; name it once")
+    return columns
+
+
+def _bool(properties: Mapping[str, str], name: str, default: bool) -> bool:
+    return values.parse_bool(name, properties[name]) if name in properties else default
+
+
+def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
+    return values.parse_duration_ms(name, properties[name]) if name in properties else default
