@@ -1,0 +1,177 @@
+"""What an S3 failure means, and its text: one line, with a remedy, without credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import re
+from typing import Any
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
+
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+
+S3_FAILURES: tuple[type[Exception], ...] = (
+    ClientError,
+    BotoCoreError,
+    ResponseParserError,
+    aiohttp.ClientError,
+    asyncio.TimeoutError,
+    OSError,
+)
+"""Everything that a request can raise, short of a defect."""
+
+_TRANSIENT_ERRORS = (
+    HTTPClientError,
+    ResponseStreamingError,
+    IncompleteReadError,
+    ResponseParserError,
+    aiohttp.ClientError,
+    asyncio.TimeoutError,
+    OSError,
+)
+_THROTTLING_CODES = frozenset({
+    "SlowDown",
+    "SlowDownRead",
+    "SlowDownWrite",
+    "ServiceUnavailable",
+    "Throttling",
+    "ThrottlingException",
+    "RequestThrottled",
+    "RequestLimitExceeded",
+    "TooManyRequests",
+})  # fmt: skip
+_TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
+_MESSAGE_CHARS_MAX = 200
+_ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
+
+
+class FailureKind(enum.Enum):
+    ABSENT = "absent"
+    EXISTS = "exists"
+    THROTTLED = "throttled"
+    """The store asked for fewer requests and did nothing."""
+    TRANSIENT = "transient"
+    """It may or may not have happened; an idempotent request may be sent again."""
+    FINAL = "final"
+    """Sending it again does not help."""
+
+
+def error_code(error: BaseException) -> str:
+    """The store's word for the error ("NoSuchKey"), or the name of the exception."""
+    return str(_error_fields(error).get("Code") or type(error).__name__)
+
+
+def http_status(error: BaseException) -> int:
+    """The HTTP status of the answer; 0 where there was no answer."""
+    return int(_metadata(error).get("HTTPStatusCode") or 0)
+
+
+def answer_date(error: BaseException) -> str | None:
+    """The ``Date`` header of the answer, if there was one."""
+    headers: dict[str, str] = _metadata(error).get("HTTPHeaders") or {}
+    return headers.get("date")
+
+
+def classify(error: BaseException) -> FailureKind:
+    if isinstance(error, ClientError):
+        return _classify_answer(error)
+    if isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, SSLError):
+        return FailureKind.TRANSIENT
+    return FailureKind.FINAL
+
+
+def _classify_answer(error: ClientError) -> FailureKind:
+    code, status = error_code(error), http_status(error)
+    if status == 412 or code == "PreconditionFailed":
+        return FailureKind.EXISTS
+    # A bare 404 may come from a gateway that knows nothing of the object, so only S3's own word counts. The answer to
+    # HEAD has no body and so no word.
+    if code == "NoSuchKey" or (status == 404 and error.operation_name == "HeadObject"):
+        return FailureKind.ABSENT
+    if code in _THROTTLING_CODES or status in (429, 503):
+        return FailureKind.THROTTLED
+    if code in _TRANSIENT_CODES or (status >= 500 and status != 501):
+        return FailureKind.TRANSIENT
+    return FailureKind.FINAL
+
+
+def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
+    """The error of ours for a failed request. ``secrets`` are cut out of whatever the store said."""
+    kind = classify(error)
+    if kind is FailureKind.ABSENT:
+        return ObjectNotFoundError(f"{where} does not exist")
+    if kind is FailureKind.EXISTS:
+        return ObjectExistsError(f"{where} exists")
+    return StorageError(f"cannot {doing} {where}: {_what_happened(error, secrets)}; {_remedy(error, kind)}")
+
+
+def _what_happened(error: BaseException, secrets: tuple[str, ...]) -> str:
+    if isinstance(error, ClientError):
+        told = str(_error_fields(error).get("Message") or "")
+        request_id = _metadata(error).get("RequestId")
+        request = f", request {request_id}" if request_id else ""
+        head = f"{error_code(error)} (HTTP {http_status(error)}{request})"
+    else:
+        told, head = str(error), type(error).__name__
+    told = " ".join(told.split())
+    for secret in secrets:
+        told = told.replace(secret, "***")
+    told = _ACCESS_KEY_ID.sub("***", told)[:_MESSAGE_CHARS_MAX].rstrip(" .")
+    return f"{head}: {told}" if told else head
+
+
+def _remedy(error: BaseException, kind: FailureKind) -> str:
+    remedy = _REMEDIES.get(error_code(error))
+    if remedy is not None:
+        return remedy
+    if kind is FailureKind.TRANSIENT:
+        return "the outcome of a write is unknown: read it back; try again"
+    if kind is FailureKind.THROTTLED:
+        return _SLOW_DOWN
+    if http_status(error) == 403:
+        return _DENIED
+    return "check the endpoint, region and credentials (s3.endpoint, s3.region, s3.access-key-id)"
+
+
+_SLOW_DOWN = "the store limits the request rate: try again later, or use fewer writers and larger batches"
+_DENIED = (
+    "grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without s3:ListBucket the store denies "
+    "access where an object is absent)"
+)
+_CREDENTIALS = "correct s3.access-key-id and s3.secret-access-key, or the AWS credentials of this machine"
+_REGION = "set s3.region to the bucket's region and s3.endpoint to its endpoint"
+_REMEDIES = {
+    "AccessDenied": _DENIED,
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "ExpiredToken": "the session token has expired: get a new one",
+    "InvalidToken": "the session token is not valid here: get a new one",
+    "NoSuchBucket": "create the bucket, or correct its name in the warehouse URL",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it (NTP), then try again",
+    "ConditionalRequestConflict": "a write to the same key was under way: the outcome is unknown, read it back",
+    "NotImplemented": "the store does not know this request: use a store that honours If-None-Match, as Amazon S3 does",
+    "NoCredentialsError": "set s3.access-key-id and s3.secret-access-key, or the AWS credentials of this machine",
+    "PartialCredentialsError": _CREDENTIALS,
+    "ProfileNotFound": "correct AWS_PROFILE, or set s3.access-key-id and s3.secret-access-key",
+    "EndpointConnectionError": "check s3.endpoint and the network, then try again",
+}
+
+
+def _error_fields(error: BaseException) -> dict[str, Any]:
+    return error.response.get("Error", {}) if isinstance(error, ClientError) else {}
+
+
+def _metadata(error: BaseException) -> dict[str, Any]:
+    return error.response.get("ResponseMetadata", {}) if isinstance(error, ClientError) else {}

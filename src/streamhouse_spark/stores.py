@@ -1,0 +1,91 @@
+"""Which store a warehouse's location means."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_local import LocalStorage
+
+SINGLE_HOST_SETTING = "storage.local.single-host"
+"""``true``: no other host ever opens this warehouse, so that it may lie on a network file system."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+_SUPPORTED = "a local path, file:///path, s3://bucket/prefix or s3a://bucket/prefix"
+_MOUNTS = "/proc/mounts"
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
+_NETWORK_TYPES = frozenset({
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gfs2", "glusterfs", "gpfs", "hgfs", "lustre",
+    "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
+    "vmhgfs",
+})  # fmt: skip
+
+
+def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
+    """The store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's ``s3.*`` names.
+
+    Raises `InvalidOptionError` for a location or setting that cannot be, `MissingExtraError` where a dependency is
+    not installed.
+    """
+    settings = settings or {}
+    if not location:
+        raise InvalidOptionError(f"the warehouse location is empty: expected {_SUPPORTED}")
+    match = _SCHEME.match(location)
+    if match is None:
+        return _local(os.path.expanduser(location), settings)
+    scheme = match[1].lower()
+    if scheme in ("s3", "s3a"):
+        from streamhouse_spark.storage_s3 import S3Storage
+
+        return S3Storage(location, settings, world)
+    if scheme == "file":
+        return _local(_file_path(location), settings)
+    raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")
+
+
+def _local(path: str, settings: Mapping[str, str]) -> LocalStorage:
+    single_host = settings.get(SINGLE_HOST_SETTING, "false").lower()
+    if single_host not in ("true", "false"):
+        raise InvalidOptionError(f"{SINGLE_HOST_SETTING}: found {single_host!r}, expected true or false")
+    return LocalStorage(path, network_fs=None if single_host == "true" else network_file_system(path))
+
+
+def _file_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidOptionError(f"warehouse location {url}: names the host {parts.netloc}; expected file:///path")
+    if parts.query or parts.fragment:
+        raise InvalidOptionError(f"warehouse location {url}: holds ? or #; write them as %3F and %23, or use the path")
+    return unquote(parts.path)
+
+
+def network_file_system(path: str, mounts: str = _MOUNTS) -> str | None:
+    """Type and mount point of the network file system that ``path`` lies on (or would), None on a local one.
+
+    Where the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
+    """
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    real = os.path.realpath(path)
+    best_point, best_type = "", ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best_point):  # of two mounts at one point, the later one is seen
+            best_point, best_type = point, fields[2]
+    return f"{best_type} at {best_point}" if _is_network_type(best_type) else None
+
+
+def _is_network_type(fs_type: str) -> bool:
+    return fs_type in _NETWORK_TYPES or fs_type.startswith("fuse.")
