@@ -12,41 +12,19 @@ multipart uploads.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import io
-import os
 import re
-import threading
-import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from streamhouse_spark.byte_ranges import RangePlan
-from streamhouse_spark.clock import SystemClock, World
-from streamhouse_spark.errors import (
-    InvalidOptionError,
-    MissingExtraError,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StorageError,
-)
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage_s3_client import CLIENTS, Client, failures
 from streamhouse_spark.storage_s3_settings import S3Settings
 from streamhouse_spark.storage_s3_upload import Upload
 from streamhouse_spark.store_clock import StoreClock
-
-try:
-    import fsspec.asyn
-    import s3fs
-
-    from streamhouse_spark import storage_s3_errors as failures
-except ImportError as import_error:
-    raise MissingExtraError(
-        f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[s3]'",
-    ) from import_error
 
 T = TypeVar("T")
 
@@ -56,11 +34,7 @@ RETRY_MS_MAX = 60_000
 _UNCLEAR_ATTEMPTS_MAX = 5
 _BACKOFF_MS_MIN = 50
 _BACKOFF_MS_MAX = 5_000
-_CONNECTIONS_MAX = 32
 _FETCHES_MAX = 16
-_CLIENTS_MAX = 8
-_CLOSE_SECONDS_MAX = 1.0
-_BODY_BYTES_INLINE_MAX = 1 << 19
 _TEMPORARY = ".tmp-"
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
@@ -87,7 +61,7 @@ class S3Storage:
         return self._url
 
     def read(self, key: str) -> bytes:
-        async def get(client: _Client) -> bytes:
+        async def get(client: Client) -> bytes:
             return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
 
         return self._call("read", key, get)
@@ -99,11 +73,11 @@ class S3Storage:
             return [b""] * len(plan.wanted)
         fetched: dict[tuple[int, int], bytes] = {}
 
-        async def fetch(client: _Client, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
+        async def fetch(client: Client, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
             async with turn:
                 fetched[piece] = await _get_range(client, piece, Bucket=self._bucket, Key=self._prefix + key)
 
-        async def fetch_missing(client: _Client) -> None:
+        async def fetch_missing(client: Client) -> None:
             turn = asyncio.Semaphore(_FETCHES_MAX)
             missing = [piece for piece in plan.pieces if piece not in fetched]
             outcomes = await asyncio.gather(*(fetch(client, p, turn) for p in missing), return_exceptions=True)
@@ -157,10 +131,10 @@ class S3Storage:
         now_ms = clock.now_ms()
         return self._ask_time(clock) if now_ms is None else now_ms
 
-    def local_path(self, key: str) -> str | None:
+    def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:
+    def contention_hint(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
     def check_writable(self) -> None:
@@ -189,14 +163,14 @@ class S3Storage:
             pass
         else:
             raise StorageError(
-                f"{self._url} ignores If-None-Match: a second put-if-absent replaced the first, so that two writers would "
-                "overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
+                f"{self._url} ignores If-None-Match: a second put-if-absent replaced the first, so that two writers "
+                "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
             )
         found = self.read(key)
         if found != b"first":
             raise StorageError(
-                f"{self._url} does not return what was written: expected {b'first'!r}, found {found[:20]!r}; use a store "
-                "with read-after-write consistency, without a cache before it",
+                f"{self._url} does not return what was written: expected {b'first'!r}, found {found[:20]!r}; use a "
+                "store with read-after-write consistency, without a cache before it",
             )
 
     def _ask_time(self, clock: StoreClock) -> int:
@@ -215,15 +189,15 @@ class S3Storage:
         if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
             raise StorageError(
                 f"cannot write to {self._url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
-                f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are allowed; "
-                "set the clock (NTP), then try again",
+                f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are "
+                "allowed; set the clock (NTP), then try again",
             )
 
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         parameters |= {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         while True:
 
-            async def list_page(client: _Client) -> dict[str, Any]:
+            async def list_page(client: Client) -> dict[str, Any]:
                 return await client.send("list_objects_v2", **parameters)
 
             page = self._call("list", prefix, list_page)
@@ -235,13 +209,13 @@ class S3Storage:
     def _send(
         self, doing: str, key: str, operation: str, *, resend_unclear: bool = True, **parameters: Any
     ) -> dict[str, Any]:
-        async def send(client: _Client) -> dict[str, Any]:
+        async def send(client: Client) -> dict[str, Any]:
             return await client.send(operation, Bucket=self._bucket, Key=self._prefix + key, **parameters)
 
         return self._call(doing, key, send, resend_unclear=resend_unclear)
 
     def _call(
-        self, doing: str, key: str, request: Callable[[_Client], Coroutine[Any, Any, T]], *, resend_unclear: bool = True
+        self, doing: str, key: str, request: Callable[[Client], Coroutine[Any, Any, T]], *, resend_unclear: bool = True
     ) -> T:
         """Run the request, again and again while that may help. Every failure is a `StorageError`."""
         clock = self._world.clock
@@ -249,7 +223,7 @@ class S3Storage:
         attempts = 0
         while True:
             try:
-                return _client(self._settings).run(request)
+                return CLIENTS.get(self._settings).run(request)
             except failures.S3_FAILURES as error:
                 attempts += 1
                 kind = failures.classify(error)
@@ -261,9 +235,9 @@ class S3Storage:
                     raise failures.storage_error(error, doing, where, self._settings.secrets) from error
             clock.sleep_ms(min(_BACKOFF_MS_MIN << attempts, _BACKOFF_MS_MAX) * (1 + self._world.ids.jitter()) / 2)
 
-    def _client(self) -> _Client:
+    def _client(self) -> Client:
         try:
-            return _client(self._settings)
+            return CLIENTS.get(self._settings)
         except failures.S3_FAILURES as error:
             raise failures.storage_error(error, "connect to", self._url, self._settings.secrets) from error
 
@@ -284,14 +258,14 @@ def _is_object(key: str) -> bool:
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
 
 
-async def _get(client: _Client, **parameters: Any) -> bytes:
+async def _get(client: Client, **parameters: Any) -> bytes:
     answer = await client.send("get_object", **parameters)
     async with answer["Body"] as body:
         data: bytes = await body.read()  # checks the length that the answer announced
     return data
 
 
-async def _get_range(client: _Client, piece: tuple[int, int], **parameters: Any) -> bytes:
+async def _get_range(client: Client, piece: tuple[int, int], **parameters: Any) -> bytes:
     start, end = piece
     try:
         answer = await client.send("get_object", Range=f"bytes={start}-{end - 1}", **parameters)
@@ -303,111 +277,3 @@ async def _get_range(client: _Client, piece: tuple[int, int], **parameters: Any)
         data: bytes = await body.read()
     # A store may ignore Range and send everything.
     return data if answer["ResponseMetadata"]["HTTPStatusCode"] == 206 else data[start:end]
-
-
-# -- one client per process and settings ------------------------------------------------------------------------------
-
-
-class _Client:
-    """A connected client and the store's clock. Requests run on s3fs's event loop, in its thread."""
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._boot_ms = SystemClock().boot_ms
-        self.clock = StoreClock(self._boot_ms)
-        self._loop = fsspec.asyn.get_loop()
-        # `asynchronous` keeps s3fs from closing the client itself, which after a fork would harm the parent.
-        filesystem = s3fs.S3FileSystem(
-            asynchronous=True,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            default_cache_type="none",
-            endpoint_url=settings.endpoint,
-            key=settings.access_key_id,
-            secret=settings.secret_access_key,
-            token=settings.session_token,
-            client_kwargs={"region_name": settings.region} if settings.region else {},
-            config_kwargs=_config(settings),
-        )
-        self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
-        self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
-        self._finalizer.atexit = False
-
-    def run(self, request: Callable[[_Client], Coroutine[Any, Any, T]]) -> T:
-        result: T = fsspec.asyn.sync(self._loop, request, self)
-        return result
-
-    def close(self) -> None:
-        """Close the connections. For the end of the process: nobody may use the client any more."""
-        if (found := self._finalizer.detach()) is not None:
-            _, _, arguments, _ = found
-            if (closing := _close(*arguments)) is not None:
-                wait([closing], timeout=_CLOSE_SECONDS_MAX)
-
-    async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request, sent once."""
-        if len(parameters.get("Body", b"")) > _BODY_BYTES_INLINE_MAX:
-            parameters["Body"] = io.BytesIO(parameters["Body"])  # sent piecewise, without blocking the loop
-        sent_ms = self._boot_ms()
-        try:
-            answer: dict[str, Any] = await getattr(self._api, operation)(**parameters)
-        except failures.S3_FAILURES as error:
-            self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
-            raise
-        self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
-        return answer
-
-
-def _config(settings: S3Settings) -> dict[str, Any]:
-    styles = {None: "auto", True: "virtual", False: "path"}
-    return {
-        "retries": {"mode": "standard", "total_max_attempts": 1},
-        "connect_timeout": settings.connect_timeout_seconds,
-        "read_timeout": settings.request_timeout_seconds,
-        "max_pool_connections": _CONNECTIONS_MAX,
-        "s3": {"addressing_style": styles[settings.virtual_addressing]},
-        # Segments and records carry checksums of their own; many stores refuse Amazon's newer ones.
-        "request_checksum_calculation": "when_required",
-        "response_checksum_validation": "when_required",
-    }
-
-
-_clients: dict[S3Settings, _Client] = {}
-_clients_lock = threading.Lock()
-_inherited: list[dict[S3Settings, _Client]] = []
-
-
-def _client(settings: S3Settings) -> _Client:
-    client = _clients.get(settings)
-    if client is not None:
-        return client
-    with _clients_lock:
-        if (client := _clients.get(settings)) is None:
-            client = _Client(settings)
-            while len(_clients) >= _CLIENTS_MAX:
-                _clients.pop(next(iter(_clients)))
-            _clients[settings] = client
-        return client
-
-
-def _forget_after_fork() -> None:
-    """A child must not use its parent's connections, nor close them: both share the sockets' registration."""
-    global _clients, _clients_lock
-    _inherited.append(_clients)
-    _clients = {}
-    _clients_lock = threading.Lock()
-
-
-def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future[None] | None:
-    if process_id != os.getpid() or not loop.is_running():
-        return None
-    return asyncio.run_coroutine_threadsafe(api.__aexit__(None, None, None), loop)
-
-
-@atexit.register
-def _close_all() -> None:
-    while _clients:
-        _, client = _clients.popitem()
-        client.close()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

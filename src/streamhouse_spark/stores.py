@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from streamhouse_spark.clock import World
@@ -37,7 +38,7 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
         raise InvalidOptionError(f"the warehouse location is empty: expected {_SUPPORTED}")
     match = _SCHEME.match(location)
     if match is None:
-        return _local(os.path.expanduser(location), settings)
+        return _local(str(Path(location).expanduser()), settings)
     scheme = match[1].lower()
     if scheme in ("s3", "s3a"):
         from streamhouse_spark.storage_s3 import S3Storage
@@ -70,8 +71,7 @@ def network_file_system(path: str, mounts: str = _MOUNTS) -> str | None:
     Where the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
     """
     try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
+        lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     real = os.path.realpath(path)
