@@ -29,7 +29,8 @@ class TableProperties:
     bucket_num: int = 1
     """``bucket.num``: how many buckets the log has. Fixed at creation."""
     bucket_key: tuple[str, ...] = ()
-    """``bucket.key``: the column whose hash gives a row's bucket; none: a batch goes to one bucket. Fixed at creation."""
+    """``bucket.key``: the column whose hash gives a row's bucket; without one, a batch goes to one bucket. Fixed at
+    creation."""
     datalake_enabled: bool = True
     """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
     datalake_format: Literal["iceberg"] = "iceberg"
@@ -108,17 +109,17 @@ def parse_properties(
     return TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
-        datalake_enabled=_bool(properties, "table.datalake.enabled", default.datalake_enabled),
+        datalake_enabled=_bool(properties, "table.datalake.enabled", default=default.datalake_enabled),
         datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
         datalake_auto_compaction=_bool(
             properties,
             "table.datalake.auto-compaction",
-            default.datalake_auto_compaction,
+            default=default.datalake_auto_compaction,
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
             "table.datalake.auto-expire-snapshot",
-            default.datalake_auto_expire_snapshot,
+            default=default.datalake_auto_expire_snapshot,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
@@ -156,8 +157,8 @@ def altered_properties(
     for name in FIXED_PROPERTIES:
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
-                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, wanted "
-                f"{changed.get(name, 'its default')!r}); create a new table and copy the rows",
+                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
+                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
             )
     return changed
 
@@ -221,7 +222,7 @@ def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str
     return columns
 
 
-def _bool(properties: Mapping[str, str], name: str, default: bool) -> bool:
+def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
     return values.parse_bool(name, properties[name]) if name in properties else default
 
 

@@ -6,7 +6,7 @@ found and what was expected.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import difflib
 import re
 from collections.abc import Collection
@@ -39,7 +39,9 @@ _SECRET_VALUE: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_SECRET_NAME: Final = re.compile(r"password|passwd|secret|token|credential|access[-_.]?key|private[-_.]?key", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"password|passwd|secret|token|credential|access[-_.]?key|private[-_.]?key", re.IGNORECASE
+)
 _REFERENCE: Final = re.compile(r"(?:env|file):\S+")
 
 
@@ -87,16 +89,16 @@ def parse_timestamp_ms(name: str, text: str, *, round_up: bool) -> int:
         return int(stripped)
     expected = "milliseconds since 1970, or ISO-8601 with a zone such as 2026-01-31T12:00:00Z"
     try:
-        moment = datetime.datetime.fromisoformat(stripped)
+        moment = dt.datetime.fromisoformat(stripped)
     except ValueError:
         reject(name, text, expected)
     if moment.tzinfo is None:
         reject(name, text, f"{expected}: a time without a zone means another moment on another machine")
-    micros = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+    micros = (moment - _EPOCH) // dt.timedelta(microseconds=1)
     return -(-micros // 1000) if round_up else micros // 1000
 
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_names(text: str) -> tuple[str, ...]:

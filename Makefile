@@ -1,0 +1,105 @@
+# `make` shows the targets. Each one makes the virtual environment first, when it is absent or out of date.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+VENV_SPARK41 := .venv-spark41
+BIN := $(VENV)/bin
+PROJECT := pyproject.toml constraints.txt
+SOAK_ROUNDS ?= 1000
+
+.PHONY: help
+help: ## show this list
+	@echo 'streamhouse-spark: make <target>'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: java $(VENV)/demo.stamp ## real flights stream into a table, are tiered to Iceberg, and are queried meanwhile
+	$(BIN)/streamhouse demo
+
+.PHONY: demo-fast
+demo-fast: java $(VENV)/demo.stamp ## the same in under a minute
+	$(BIN)/streamhouse demo --fast
+
+.PHONY: test
+test: java $(VENV)/dev.stamp ## all tests; ARGS="-k name" passes arguments to pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: soak
+soak: java $(VENV)/dev.stamp ## SOAK_ROUNDS=1000 rounds of killed writers, tierers and readers
+	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+.PHONY: matrix
+matrix: java $(VENV_SPARK41)/dev.stamp ## the Spark tests on PySpark 4.1
+	$(VENV_SPARK41)/bin/python -m pytest -m spark $(ARGS)
+
+.PHONY: clean
+clean: ## remove environments, caches and build results
+	rm -rf $(VENV) $(VENV_SPARK41) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is younger than what it was installed from. An extra that holds another serves for it too.
+$(VENV)/demo.stamp: $(PROJECT) | $(BIN)/python
+	@if [ -e $(VENV)/dev.stamp ]; then $(MAKE) --no-print-directory $(VENV)/dev.stamp; else $(call install,$(VENV),demo); fi
+	@touch $@
+
+$(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),dev)
+	@touch $@
+
+$(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),bench)
+	@touch $@ $(VENV)/dev.stamp
+
+$(VENV_SPARK41)/dev.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
+	@grep -v '^pyspark==' constraints.txt > $(VENV_SPARK41)/constraints.txt
+	@echo 'pyspark>=4.1,<4.2' >> $(VENV_SPARK41)/constraints.txt
+	@$(call install,$(VENV_SPARK41),dev,$(VENV_SPARK41)/constraints.txt)
+	@touch $@
+
+# 1: environment, 2: extra, 3: constraints
+install = echo 'installing streamhouse-spark[$(2)] into $(1) (a few minutes the first time)'; \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(or $(3),constraints.txt) -e '.[$(2)]'
+
+%/bin/python:
+	@python=$$($(find_python)); \
+	if [ -z "$$python" ]; then \
+	  echo 'No Python 3.11, 3.12 or 3.13 with venv was found. Install one, for example:' >&2; \
+	  echo '  Debian, Ubuntu  sudo apt-get install python3 python3-venv' >&2; \
+	  echo '  Fedora          sudo dnf install python3.13' >&2; \
+	  echo '  macOS           brew install python@3.13' >&2; \
+	  exit 1; \
+	fi; \
+	echo "making $* with $$python"; "$$python" -m venv $*
+
+# A name on the PATH may be a shim of a version that is not there, and Debian's python3 may lack venv: try each.
+find_python = for name in python3.11 python3.12 python3.13 python3; do \
+	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
+	  then command -v "$$name"; break; fi; \
+	done
+
+.PHONY: java
+java:
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Spark needs Java 17 or newer; found: $${version:-none} ($$java). Install it, for example:" >&2; \
+	  echo '  Debian 12, Ubuntu  sudo apt-get install openjdk-17-jre-headless' >&2; \
+	  echo '  Debian 13          sudo apt-get install openjdk-21-jre-headless' >&2; \
+	  echo '  Fedora             sudo dnf install java-21-openjdk-headless' >&2; \
+	  echo '  macOS              brew install openjdk@21, then export JAVA_HOME=$$(brew --prefix openjdk@21)' >&2; \
+	  exit 1; \
+	fi

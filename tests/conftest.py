@@ -1,0 +1,29 @@
+"""Fixtures that several test folders share, and the grouping of tests over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from storage.s3_server import S3Server, running_s3_server
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a JVM in one process: starting it costs more than running most of them."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def warehouse_path(tmp_path: Path) -> str:
+    """Where a warehouse can be made: a path of this test that does not exist yet."""
+    return str(tmp_path / "warehouse")
