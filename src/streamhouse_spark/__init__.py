@@ -1,0 +1,56 @@
+"""streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server."""
+
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptDataError,
+    ErrorKind,
+    FormatVersionError,
+    InvalidNameError,
+    InvalidOptionError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    MissingExtraError,
+    OffsetsTrimmedError,
+    SchemaMismatchError,
+    SnapshotExpiredError,
+    StorageError,
+    StreamhouseError,
+    TableExistsError,
+    TableNotFoundError,
+    TransactionConflictError,
+    WarehouseNotFoundError,
+)
+from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BucketOffsets",
+    "CommitConflictError",
+    "CommitStateUnknownError",
+    "CorruptDataError",
+    "ErrorKind",
+    "FormatVersionError",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "LakeMismatchError",
+    "LakeRolledBackError",
+    "MissingExtraError",
+    "OffsetRange",
+    "OffsetsTrimmedError",
+    "SchemaMismatchError",
+    "SnapshotExpiredError",
+    "StorageError",
+    "StreamhouseError",
+    "Table",
+    "TableExistsError",
+    "TableNotFoundError",
+    "Transaction",
+    "TransactionConflictError",
+    "Warehouse",
+    "WarehouseNotFoundError",
+    "__version__",
+]

@@ -1,0 +1,59 @@
+"""Time, randomness and identity. The only module that may ask the system for them.
+
+Everything else gets a `World`, so that a seeded test can run each step of a protocol under a simulated one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall-clock time, milliseconds since 1970-01-01 UTC. May jump; never decides correctness."""
+
+    def boot_ms(self) -> int:
+        """Milliseconds since some fixed moment, never going back, counting while the machine sleeps."""
+
+    def sleep_ms(self, duration_ms: float) -> None: ...
+
+
+class Ids(Protocol):
+    def new_uuid(self) -> str:
+        """32 lower-case hexadecimal digits, never given out before."""
+
+    def jitter(self) -> float:
+        """A number in [0, 1), for spreading retries."""
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        # CLOCK_BOOTTIME counts suspended time; macOS has no such clock but its monotonic one does.
+        clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime_ns(clock_id) // 1_000_000
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        time.sleep(duration_ms / 1000)
+
+
+class SystemIds:
+    def new_uuid(self) -> str:
+        return uuid.uuid4().hex
+
+    def jitter(self) -> float:
+        return random.random()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The clock and the source of identities that a component runs under."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)

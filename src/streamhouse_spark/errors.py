@@ -1,0 +1,148 @@
+"""Every exception of streamhouse-spark.
+
+::
+
+    StreamhouseError
+    ├── WarehouseNotFoundError     INVALID      no streamhouse.json where the warehouse should be
+    ├── TableNotFoundError         INVALID      no such table (or it was dropped)
+    ├── TableExistsError           INVALID      the name is taken
+    ├── InvalidNameError           INVALID      a database, table or suffix that cannot be
+    ├── InvalidOptionError         INVALID      an option, property or argument that cannot be
+    ├── SchemaMismatchError        INVALID      rows or schemas that do not fit the table
+    ├── MissingExtraError          INVALID      an optional dependency is not installed
+    ├── OffsetsTrimmedError        INVALID      the offsets asked for are no longer kept
+    ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
+    ├── CommitConflictError        CONFLICT     another writer won; nothing was written
+    ├── TransactionConflictError   CONFLICT     an application id is used by two queries
+    ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
+    ├── StorageError               UNAVAILABLE  the store failed or refused
+    │   ├── ObjectNotFoundError                 (internal) the object is absent
+    │   └── ObjectExistsError                   (internal) put-if-absent found an object
+    ├── LakeMismatchError          INVALID      the lake table is not the one that is needed
+    ├── LakeRolledBackError        FENCED       the lake went back behind the recorded offsets
+    ├── CorruptDataError           CORRUPT      bytes that do not match their checksum
+    └── FormatVersionError         INVALID      a file written by a newer version
+
+Text is ``CONDITION_NAME: what happened, where, found and expected, what to do``, all on the first line, because Spark
+carries only text from Python to the JVM and back. Branch on the class or on ``kind``, never on the text.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+
+class ErrorKind(enum.Enum):
+    """What a caller can do about an error."""
+
+    CONFLICT = "conflict"
+    """Somebody else won. Nothing was written; trying again is safe."""
+    FENCED = "fenced"
+    """This process or table was fenced off. Stop and look; trying again does not help."""
+    UNAVAILABLE = "unavailable"
+    """The store did not answer as it should. Try again later."""
+    INVALID = "invalid"
+    """The call, option, name or data is wrong. Change it."""
+    CORRUPT = "corrupt"
+    """Stored bytes are damaged. Restore them."""
+    INTERNAL = "internal"
+    """A defect of streamhouse-spark. Report it."""
+
+
+class StreamhouseError(Exception):
+    """Base of all errors of this package; ``kind`` says what a caller can do."""
+
+    kind = ErrorKind.INTERNAL
+
+    def __init__(self, message: str, *, condition: str | None = None) -> None:
+        self.condition = condition or _condition_name(type(self).__name__)
+        prefix = f"{self.condition}: "
+        super().__init__(message if message.startswith(prefix) else prefix + message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), str(self), self.condition))
+
+
+def _rebuild(cls: type[StreamhouseError], text: str, condition: str) -> StreamhouseError:
+    return cls(text, condition=condition)
+
+
+def _condition_name(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name.removesuffix("Error")).upper()
+
+
+class WarehouseNotFoundError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class TableNotFoundError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class TableExistsError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class InvalidNameError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class InvalidOptionError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class SchemaMismatchError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class MissingExtraError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class OffsetsTrimmedError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class SnapshotExpiredError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class CommitConflictError(StreamhouseError):
+    kind = ErrorKind.CONFLICT
+
+
+class TransactionConflictError(StreamhouseError):
+    kind = ErrorKind.CONFLICT
+
+
+class CommitStateUnknownError(StreamhouseError):
+    kind = ErrorKind.UNAVAILABLE
+
+
+class StorageError(StreamhouseError):
+    kind = ErrorKind.UNAVAILABLE
+
+
+class ObjectNotFoundError(StorageError):
+    """The object is absent. Callers inside the package turn this into the error that the user can act on."""
+
+
+class ObjectExistsError(StorageError):
+    """Put-if-absent found an object. It may be one's own: read it back and compare."""
+
+
+class LakeMismatchError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class LakeRolledBackError(StreamhouseError):
+    kind = ErrorKind.FENCED
+
+
+class CorruptDataError(StreamhouseError):
+    kind = ErrorKind.CORRUPT
+
+
+class FormatVersionError(StreamhouseError):
+    kind = ErrorKind.INVALID

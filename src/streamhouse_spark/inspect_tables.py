@@ -1,0 +1,45 @@
+"""`Table.inspect`: the system tables under Python names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamhouse_spark.system_tables import SystemTables
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+
+class Inspect:
+    """Each method reads the newest state and returns one system table, with the columns of `SYSTEM_TABLES`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def read(self, name: str) -> pa.Table:
+        return SystemTables(self._table.storage, self._table.refresh()).read(name)
+
+    def buckets(self) -> pa.Table:
+        """Log start and end, lake offset and lag of each bucket."""
+        return self.read("buckets")
+
+    def segments(self) -> pa.Table:
+        """The live segments of the hot log; ``file`` is null for rows that lie in a commit record."""
+        return self.read("segments")
+
+    def commits(self) -> pa.Table:
+        """The commit records that are still kept, oldest first."""
+        return self.read("commits")
+
+    def schemas(self) -> pa.Table:
+        return self.read("schemas")
+
+    def options(self) -> pa.Table:
+        """The table's properties."""
+        return self.read("options")
+
+    def tiering(self) -> pa.Table:
+        """The recorded lake snapshots and the offsets they hold."""
+        return self.read("tiering")

@@ -1,0 +1,85 @@
+"""`Table.lake`: the lake table alone, what has been tiered so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.base import LakePlan, LakeSnapshot, LakeTable
+from streamhouse_spark.projection import Projection, parse_filter
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+
+def open_lake(table: Table) -> LakeTable:
+    """Raises `InvalidOptionError` where the table has no lake, `MissingExtraError` without the lake's library."""
+    if not table.properties.datalake_enabled:
+        raise InvalidOptionError(
+            f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
+        )
+    from streamhouse_spark.lake.open import open_lake_table
+
+    return open_lake_table(table.storage, table.settings, table.state, table.world)
+
+
+class LakeView:
+    """Reads the lake table of a streamhouse table. Empty, with the table's columns, before the first tiering round."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._lake = open_lake(table)
+
+    def newest(self) -> LakeSnapshot | None:
+        """The newest snapshot and the offsets that it holds."""
+        return self._lake.newest() if self._lake.exists() else None
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | Sequence[Any] | None = None,
+        as_of_snapshot: int | None = None,
+        as_of_timestamp_ms: int | None = None,
+    ) -> pa.Table:
+        """All rows of the lake table, or of the snapshot named or current at a time.
+
+        ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
+        """
+        projection = Projection.of(self._table.refresh().schema, columns, parse_filter(filter))
+        plan = self.plan(projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms)
+        if plan is None:
+            return projection.empty()
+        return projection.finish(self._lake.to_arrow(plan, filter=projection.filter))
+
+    def plan(
+        self, projection: Projection, *, as_of_snapshot: int | None = None, as_of_timestamp_ms: int | None = None
+    ) -> LakePlan | None:
+        """What a read has to do; None where there is no lake table yet."""
+        if as_of_timestamp_ms is not None:
+            as_of_snapshot = self._lake.snapshot_as_of(as_of_timestamp_ms).id
+        elif as_of_snapshot is None and not self._lake.exists():
+            return None
+        return self._lake.plan_read(
+            snapshot_id=as_of_snapshot,
+            columns=projection.read_columns,
+            predicates=projection.predicates,
+            schema=self._table.state.schema,
+        )
+
+    def metadata_table_names(self) -> tuple[str, ...]:
+        return self._lake.metadata_table_names()
+
+    def metadata(self, name: str) -> pa.Table:
+        """One of the lake's own metadata tables. Raises `InvalidNameError` naming what exists."""
+        return self._lake.metadata_table(name)
+
+    def snapshots(self) -> pa.Table:
+        return self.metadata("snapshots")
+
+    def files(self) -> pa.Table:
+        return self.metadata("files")

@@ -1,0 +1,232 @@
+"""What a commit record can say. Values; `streamhouse_spark.log.state` says what each of them does to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The table exists. Always record 1, and only there."""
+
+    name: str
+    schema: TableSchema
+    partition_by: tuple[str, ...]
+    num_buckets: int
+    properties: Mapping[str, str]
+    lake_location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add segments behind the end of their buckets, all of them or none.
+
+    ``inline_rows[i]`` are the bytes of ``segments[i]`` where these travel in the record itself. Present only while the
+    record is being built.
+    """
+
+    segments: tuple[Segment, ...]
+    inline_rows: tuple[bytes | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """``segments`` take the place of all segments within their bucket's ``[start, end)``: same rows, same offsets."""
+
+    bucket: int
+    start: int
+    end: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Advance the first offset of buckets."""
+
+    starts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LakePair:
+    """Lake snapshot ``snapshot_id`` holds exactly the rows below ``offsets[bucket]`` of each bucket."""
+
+    snapshot_id: int
+    offsets: Mapping[int, int]
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    changed: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetSchema:
+    schema_id: int
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Condemn:
+    """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Condemned files that have been deleted; the table need not remember them."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The table is gone. No record may follow but condemn and purge."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTransactions:
+    app_ids: tuple[str, ...]
+
+
+Action = (
+    Create
+    | Append
+    | Replace
+    | Trim
+    | LakePair
+    | SetProperties
+    | SetSchema
+    | Condemn
+    | Purge
+    | Drop
+    | ForgetTransactions
+)
+
+
+@dataclass(slots=True)
+class Payload:
+    """The binary part of a file that is being built: hands out positions."""
+
+    data: bytearray = field(default_factory=bytearray)
+
+    def add(self, part: bytes | memoryview) -> tuple[int, int]:
+        start = len(self.data)
+        self.data += part
+        return start, len(self.data)
+
+
+def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
+    out = segment.to_json()
+    if segment.index_bytes:
+        out["index"] = list(payload.add(segment.index_bytes))
+    return out
+
+
+def _with_inline(segment: Segment, rows: bytes | None, payload: Payload) -> Segment:
+    return segment if rows is None else replace(segment, inline=payload.add(rows))
+
+
+def segment_from_json(data: Mapping[str, Any], payload: memoryview) -> Segment:
+    span = data.get("index")
+    return Segment.from_json(data, bytes(payload[span[0] : span[1]]) if span else b"")
+
+
+def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa: PLR0911 - one line per action
+    match action:
+        case Create():
+            return {
+                "type": "create",
+                "name": action.name,
+                "columns": action.schema.to_json(),
+                "partition_by": list(action.partition_by),
+                "buckets": action.num_buckets,
+                "properties": dict(action.properties),
+                "lake_location": action.lake_location,
+            }
+        case Append(segments, inline_rows):
+            if inline_rows:
+                segments = tuple(_with_inline(s, rows, payload) for s, rows in zip(segments, inline_rows, strict=True))
+            return {"type": "append", "segments": [segment_to_json(s, payload) for s in segments]}
+        case Replace(bucket, start, end, segments):
+            return {
+                "type": "replace",
+                "bucket": bucket,
+                "range": [start, end],
+                "segments": [segment_to_json(s, payload) for s in segments],
+            }
+        case Trim(starts):
+            return {"type": "trim", "starts": _to_json_map(starts)}
+        case LakePair():
+            return {"type": "lake", **lake_to_json(action)}
+        case SetProperties(changed, removed):
+            return {"type": "properties", "set": dict(changed), "unset": list(removed)}
+        case SetSchema(schema_id, schema):
+            return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
+        case Condemn(keys):
+            return {"type": "condemn", "keys": list(keys)}
+        case Purge(keys):
+            return {"type": "purge", "keys": list(keys)}
+        case Drop():
+            return {"type": "drop"}
+        case ForgetTransactions(app_ids):
+            return {"type": "forget", "app_ids": list(app_ids)}
+
+
+def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: PLR0911
+    match data["type"]:
+        case "create":
+            return Create(
+                data["name"],
+                TableSchema.from_json(data["columns"]),
+                tuple(data["partition_by"]),
+                data["buckets"],
+                data["properties"],
+                data["lake_location"],
+            )
+        case "append":
+            return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "replace":
+            start, end = data["range"]
+            return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "trim":
+            return Trim(_from_json_map(data["starts"]))
+        case "lake":
+            return lake_from_json(data)
+        case "properties":
+            return SetProperties(data["set"], tuple(data["unset"]))
+        case "schema":
+            return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))
+        case "condemn":
+            return Condemn(tuple(data["keys"]))
+        case "purge":
+            return Purge(tuple(data["keys"]))
+        case "drop":
+            return Drop()
+        case "forget":
+            return ForgetTransactions(tuple(data["app_ids"]))
+        case unknown:
+            raise ValueError(f"unknown action {unknown!r}")
+
+
+def lake_to_json(pair: LakePair) -> dict[str, Any]:
+    return {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
+
+
+def lake_from_json(data: Mapping[str, Any]) -> LakePair:
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"])
+
+
+def _to_json_map(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(bucket): offset for bucket, offset in sorted(offsets.items())}
+
+
+def _from_json_map(data: Mapping[str, int]) -> dict[int, int]:
+    return {int(bucket): offset for bucket, offset in data.items()}

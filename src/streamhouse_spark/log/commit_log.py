@@ -1,0 +1,290 @@
+"""The commit log of one table: the one mutable thing.
+
+**Commit point** of every change: put-if-absent of ``commits/<N+1>``. Before it nothing is visible, after it everything
+is. Whatever a put reports, the record at N+1 is read back and its attempt compared: mine means committed, another's
+means that the race was lost, absent means that nothing happened yet. The kind of an exception decides nothing, because
+clients retry inside and report "exists" for an object of their own.
+
+**The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
+`streamhouse_spark.log.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
+floor, read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot
+time passed, which is far less than the grace between a floor and the first deletion.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+    TransactionConflictError,
+)
+from streamhouse_spark.log.actions import Action, Condemn, Purge
+from streamhouse_spark.log.checkpoint import newest_checkpoint, read_floor, write_checkpoint
+from streamhouse_spark.log.record import Record, decode_record, encode_record, read_record
+from streamhouse_spark.log.state import TableState, TransactionEntry, fold
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.paths import commit_key, commits_prefix, manifest_key
+from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+FLOOR_CHECK_MS = 60_000
+CHECKPOINT_INTERVAL = 100
+CONFLICTS_MAX = 1000
+FAILURES_MAX = 5
+_BACKOFF_MS = 5.0
+_BACKOFF_MS_MAX = 2_000.0
+
+Plan = Callable[[TableState, int], Sequence[Action]]
+"""From the newest state, and the time of the record to come, to its actions. Called again after each lost race; raises
+to give up. An empty result commits nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of `CommitLog.commit`."""
+
+    before: TableState
+    state: TableState
+    replay_of: TransactionEntry | None = None
+    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
+
+
+class CommitLog:
+    """One process's view of a table's log. Safe for use by several threads; `state` never goes back."""
+
+    def __init__(self, storage: Storage, table_uuid: str, world: World) -> None:
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._world = world
+        self._state: TableState | None = None
+        self._floor = 0
+        self._floor_index = 0
+        self._floor_checked_ms = 0
+        self._checkpointed = 0
+        self._lock = threading.RLock()
+
+    @property
+    def table_uuid(self) -> str:
+        return self._table_uuid
+
+    @property
+    def state(self) -> TableState:
+        """The newest state known, without asking storage where one is known."""
+        return self._state or self.refresh()
+
+    @property
+    def floor_index(self) -> int:
+        """Index of the newest floor that `check_floor` found; 0 for none."""
+        return self._floor_index
+
+    def refresh(self) -> TableState:
+        """Read forward to the tail. Raises `TableNotFoundError` where the table has no first record."""
+        with self._lock:
+            for _ in range(FAILURES_MAX):
+                start = self._state or self._opened()
+                state = self._read_forward(start)
+                read_from = start.version + 1 if start is not None else 1
+                if self._floor_allows(read_from):
+                    if state is None:
+                        raise TableNotFoundError(
+                            f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
+                        )
+                    self._state = state
+                    return state
+                self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
+            raise StorageError(
+                f"{self._storage.url}/{commits_prefix(self._table_uuid)}: records below {self._floor} were cleaned up "
+                "but no checkpoint at or above is listed; list again later, or restore the checkpoints folder",
+            )
+
+    def commit(self, plan: Plan, *, transaction: Transaction | None = None) -> Committed:
+        """Commit what ``plan`` makes of the newest state, as one record.
+
+        Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
+        returns its first outcome.
+
+        Raises:
+            CommitConflictError: too many lost races; nothing was written, trying again is safe.
+            CommitStateUnknownError: storage failed before it could be seen whether the record is there.
+            StorageError: storage failed and the record is not there.
+            TransactionConflictError: the application id belongs to another query.
+            TableNotFoundError: the table was dropped.
+        """
+        attempt = self._world.ids.new_uuid()
+        failures = conflicts = 0
+        while True:
+            with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+                before = self.refresh()
+                if (entry := known_transaction(before, transaction)) is not None:
+                    return Committed(before, before, entry)
+                time_ms = self._storage.now_ms()
+                actions = tuple(plan(before, time_ms))
+                if not actions:
+                    return Committed(before, before)
+                _require_live(before, actions)
+                record = Record(
+                    number=before.version + 1,
+                    table_uuid=self._table_uuid,
+                    attempt=attempt,
+                    time_ms=time_ms,
+                    actions=actions,
+                    transaction=transaction,
+                )
+                stored, failure = self._put(record)
+                if stored is not None and stored.attempt == attempt:
+                    state = self._won(before, stored)
+                    if state is not None:
+                        break
+                    attempt = self._world.ids.new_uuid()  # the slot was void: the same rows under a new number
+            if stored is not None:
+                conflicts += 1
+            else:
+                failures += 1
+            self._give_up_or_wait(failures, conflicts, failure)
+        self._checkpoint_if_due(state)
+        return Committed(before, state)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> TableState | None:
+        state = newest_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1)
+        self._checkpointed = max(self._checkpointed, state.version if state else 0)
+        return state
+
+    def _read_forward(self, state: TableState | None) -> TableState | None:
+        while True:
+            number = state.version + 1 if state is not None else 1
+            try:
+                record, _ = read_record(self._storage, self._table_uuid, number)
+            except ObjectNotFoundError:
+                return state
+            state = fold(state, record)
+
+    def _floor_allows(self, read_from: int) -> bool:
+        """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""
+        now_ms = self._world.clock.boot_ms()
+        if self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
+            self.check_floor()
+        return self._floor <= read_from
+
+    def check_floor(self) -> int:
+        """Read the newest floor: records below it are void."""
+        checked_ms = self._world.clock.boot_ms()
+        while (floor := read_floor(self._storage, self._table_uuid, self._floor_index + 1)) is not None:
+            self._floor = max(self._floor, floor.floor)
+            self._floor_index += 1
+        self._floor_checked_ms = checked_ms
+        return self._floor
+
+    # -- committing -----------------------------------------------------------------------------------------------
+
+    def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
+        """Try to put the record; then the record that is there under its number, if any, and what storage said."""
+        data, manifest = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        failure: StorageError | None = None
+        try:
+            if manifest is not None:
+                self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), manifest)
+            self._storage.put_if_absent(commit_key(self._table_uuid, record.number), data)
+            return decode_record(self._storage.url, self._table_uuid, record.number, data, manifest)[0], None
+        except StorageError as error:
+            failure = error
+        try:
+            stored, _ = read_record(self._storage, self._table_uuid, record.number)
+        except ObjectNotFoundError:
+            return None, failure
+        except (StorageError, CorruptDataError) as error:
+            raise CommitStateUnknownError(
+                f"commit of record {record.number} to {self._storage.url}: the record cannot be read back ({error}); "
+                f"look whether a record with attempt {record.attempt} is in $commits before writing the rows again",
+            ) from error
+        if stored.attempt == record.attempt and failure is not None and not isinstance(failure, ObjectExistsError):
+            self._make_durable(record, failure)
+        return stored, failure
+
+    def _make_durable(self, record: Record, failure: StorageError) -> None:
+        """The record is visible although storage reported a failure; before acknowledging, be sure that it stays."""
+        try:
+            self._storage.ensure_durable(commit_key(self._table_uuid, record.number))
+        except StorageError as error:
+            raise CommitStateUnknownError(
+                f"record {record.number} of {self._storage.url} is visible but may not survive a power loss "
+                f"({failure}); check the disk, then look for attempt {record.attempt} in $commits",
+            ) from error
+
+    def _won(self, before: TableState, stored: Record) -> TableState | None:
+        """The state after our own record; None when the number lay below a floor, so that the record is void."""
+        if self._world.clock.boot_ms() - self._floor_checked_ms > FLOOR_CHECK_MS and (
+            self.check_floor() > stored.number
+        ):
+            self._state = None
+            return None
+        self._state = fold(before, stored)
+        return self._state
+
+    def _give_up_or_wait(self, failures: int, conflicts: int, failure: StorageError | None) -> None:
+        if failures >= FAILURES_MAX and failure is not None:
+            if self._storage.local_path("") is not None:
+                raise failure
+            raise CommitStateUnknownError(  # a request may still be under way, and land after we looked
+                f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
+                "look at $commits before writing the rows again",
+            ) from failure
+        if conflicts >= CONFLICTS_MAX:
+            raise CommitConflictError(
+                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {conflicts} races in a row; "
+                "nothing was written, try again or write fewer, larger batches",
+            )
+        tries = failures if failure is not None and not isinstance(failure, ObjectExistsError) else min(conflicts, 6)
+        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2**tries) if failures else _BACKOFF_MS * min(conflicts, 20) / 5
+        self._world.clock.sleep_ms(backoff_ms * self._world.ids.jitter())
+
+    def _checkpoint_if_due(self, state: TableState) -> None:
+        if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:
+            self.checkpoint(state)
+
+    def checkpoint(self, state: TableState) -> None:
+        """Store a checkpoint. It is derived, so a failure is logged and costs the next opener time, nothing else."""
+        self._checkpointed = state.version
+        try:
+            write_checkpoint(self._storage, state)
+        except StreamhouseError as error:
+            logger.warning("checkpoint %d of %s was not written: %s", state.version, state.name, error)
+
+
+def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
+    """The stored outcome of a transaction, if this version or a newer one is stored."""
+    if transaction is None:
+        return None
+    entry = state.transactions.get(transaction.app_id)
+    if entry is None:
+        return None
+    if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
+        raise TransactionConflictError(
+            f"application id {transaction.app_id!r} of {state.name} belongs to query {entry.owner}, found query "
+            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
+            f"(Table.forget_transactions({transaction.app_id!r})) if its rows may be written again",
+        )
+    if transaction.version > entry.version:
+        return None
+    if transaction.version == entry.version:
+        return entry
+    return TransactionEntry(entry.version, entry.owner, entry.commit, {})
+
+
+def _require_live(state: TableState, actions: Sequence[Action]) -> None:
+    if state.dropped and not all(isinstance(a, Condemn | Purge) for a in actions):
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

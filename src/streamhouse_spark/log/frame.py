@@ -1,0 +1,57 @@
+"""The frame of every metadata file: a checksummed JSON header and a binary payload.
+
+::
+
+    {"streamhouse":"<kind>","version":1,"xxh3":"<32 hex digits>"}\\n     first line, fixed form
+    {...}\\n                                                             header: one line of JSON
+    <payload>                                                           bytes that the header points into
+
+``xxh3`` is the XXH3-128 of everything behind the first line, so that one flipped bit or a cut anywhere is found before
+anything is parsed; the first line itself must match to the letter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError
+
+FORMAT_VERSION = 1
+_FIRST_LINE = re.compile(rb'\{"streamhouse":"([a-z]+)","version":(\d{1,9}),"xxh3":"([0-9a-f]{32})"\}\n')
+_FIRST_LINE_BYTES_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    header: dict[str, Any]
+    payload: memoryview
+
+
+def encode_frame(kind: str, header: dict[str, Any], payload: bytes | bytearray = b"") -> bytes:
+    body = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    digest = xxhash.xxh3_128(body)
+    digest.update(payload)
+    first = f'{{"streamhouse":"{kind}","version":{FORMAT_VERSION},"xxh3":"{digest.hexdigest()}"}}\n'.encode()
+    return b"".join((first, body, payload))
+
+
+def decode_frame(kind: str, data: bytes, where: str) -> Frame:
+    """Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a newer format."""
+    match = _FIRST_LINE.match(data, 0, _FIRST_LINE_BYTES_MAX)
+    if match is None or match[1] != kind.encode():
+        raise CorruptDataError(f"{where} ({len(data)} bytes) does not begin as a {kind} file does; restore this file")
+    if int(match[2]) != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{where} has format version {int(match[2])}, this streamhouse-spark reads version {FORMAT_VERSION}; "
+            "upgrade streamhouse-spark",
+        )
+    body = memoryview(data)[match.end() :]
+    if xxhash.xxh3_128_hexdigest(body) != match[3].decode():
+        raise CorruptDataError(f"{where} ({len(data)} bytes) does not match its checksum; restore this file")
+    header_end = data.index(b"\n", match.end())
+    return Frame(json.loads(data[match.end() : header_end]), memoryview(data)[header_end + 1 :])

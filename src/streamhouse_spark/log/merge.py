@@ -1,0 +1,153 @@
+"""Merging adjacent small segments into large ones. Offsets, rows and commit times stay.
+
+Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records holding some, because such records cannot
+be deleted; small objects are merged by maintenance. **Commit point:** one record of replace actions. A crash before it
+leaves orphans; a lost race over the inputs drops the work, not the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.log.actions import Action, Replace
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segment_reader import read_segment
+from streamhouse_spark.log.segment_writer import BATCH_ROWS_MAX, SegmentShape, write_batches
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.statistics import collect_partitions, collect_stats
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.storage import Storage
+
+INLINE_RECORDS_MAX = 64
+SMALL_SEGMENT_BYTES = 8 << 20
+MERGED_BYTES_MAX = 64 << 20
+SMALL_RUN_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRun:
+    """Adjacent segments of one bucket and schema, to become one."""
+
+    bucket: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def inline_merge_due(state: TableState) -> bool:
+    commits = {s.commit for s in state.live_segments() if s.inline is not None}
+    return len(commits) >= INLINE_RECORDS_MAX
+
+
+def plan_inline_merge(state: TableState) -> list[MergeRun]:
+    """All runs of inline segments, whatever their length: afterwards no record holds rows."""
+    return [
+        MergeRun(bucket, run)
+        for bucket, log in state.buckets.items()
+        for run in _runs(log.segments, lambda s: s.inline is not None)
+    ]
+
+
+def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[MergeRun]:
+    """Runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
+    runs = []
+    for bucket, log in state.buckets.items():
+        for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
+            runs.extend(MergeRun(bucket, part) for part in _packed(small) if len(part) >= run_min)
+    return runs
+
+
+def _runs(segments: Sequence[Segment], wanted: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
+    for (chosen, _), run in groupby(segments, key=lambda s: (wanted(s), s.schema_id)):
+        if chosen:
+            yield tuple(run)
+
+
+def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
+    part: list[Segment] = []
+    for segment in segments:
+        if part and sum(s.size_bytes for s in part) + segment.size_bytes > MERGED_BYTES_MAX:
+            yield tuple(part)
+            part = []
+        part.append(segment)
+    if part:
+        yield tuple(part)
+
+
+def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentShape) -> int:
+    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost."""
+    if not runs:
+        return 0
+    state = log.state
+    merged = [_merged(state, storage, world.ids.new_uuid(), run, shape) for run in runs]
+
+    def plan(current: TableState, _time_ms: int) -> Sequence[Action]:
+        return tuple(
+            Replace(run.bucket, run.start, run.end, (segment,))
+            for run, segment in zip(runs, merged, strict=True)
+            if _still_live(current, run)
+        )
+
+    committed = log.commit(plan)
+    return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
+
+
+def _still_live(state: TableState, run: MergeRun) -> bool:
+    def identity(segment: Segment) -> tuple[int, int, str | None]:
+        return segment.base_offset, segment.commit, segment.uuid
+
+    live = {identity(s) for s in state.buckets[run.bucket].segments}
+    return all(identity(s) in live for s in run.segments)
+
+
+def _merged(state: TableState, storage: Storage, uuid: str, run: MergeRun, shape: SegmentShape) -> Segment:
+    schema = state.schemas[run.segments[0].schema_id].arrow
+    tables = []
+    times: list[tuple[int, int]] = []
+    for segment in run.segments:
+        batches = [b.batch for b in read_segment(storage, state.table_uuid, segment, schema, segment.offsets)]
+        tables.append(pa.Table.from_batches(batches, schema))
+        times.extend(_time_runs(segment, run.start))
+    rows = pa.concat_tables(tables).combine_chunks()
+    key = segment_key(state.table_uuid, uuid)
+    batches = rows.to_batches(max_chunksize=BATCH_ROWS_MAX)
+    size_bytes, index = write_batches(storage, key, schema, batches, rows.nbytes, shape.codec, _distinct_times(times))
+    return replace(
+        run.segments[0],
+        num_rows=rows.num_rows,
+        size_bytes=size_bytes,
+        commit=state.version + 1,
+        first_time_ms=run.segments[0].first_time_ms,
+        last_time_ms=run.segments[-1].last_time_ms,
+        uuid=uuid,
+        inline=None,
+        compressed=shape.codec != "none",
+        stats=collect_stats(rows, [c for c in shape.stats_columns if c in schema.names]),
+        partitions=collect_partitions(rows, shape.partition_by),
+        index_bytes=index.to_bytes(),
+    )
+
+
+def _time_runs(segment: Segment, start: int) -> list[tuple[int, int]]:
+    shift = segment.base_offset - start
+    if not segment.index_bytes or not len(segment.index.times_ms):
+        return [(shift, segment.first_time_ms)]
+    index = segment.index
+    return [(shift + int(at), int(ms)) for at, ms in zip(index.time_starts, index.times_ms, strict=True)]
+
+
+def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Without the runs that only repeat the time before them."""
+    return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

@@ -1,0 +1,47 @@
+"""The columns that say where a row is in the log: for changelogs, tails and reads with metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.log.segment_reader import LogBatch
+
+CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
+BUCKET = pa.field("_bucket", pa.int32(), nullable=False)
+LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
+COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
+
+CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
+"""What ``<table>$changelog`` has before the table's columns."""
+METADATA_FIELDS = (BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
+"""What ``includeMetadata`` puts before the table's columns."""
+
+
+def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*fields, *schema])
+
+
+def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    """The batch with these metadata columns before its own."""
+    times_us = found.segment.commit_times_ms(found.offsets) * 1000
+    return add_metadata(found.batch, fields, found.bucket, found.base_offset, pa.array(times_us))
+
+
+def add_metadata(
+    batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
+) -> pa.RecordBatch:
+    """``times_us`` None means that the commit times are no longer known (rows read back from the lake)."""
+    rows = batch.num_rows
+    if times_us is None:
+        times_us = pa.nulls(rows, pa.int64())
+    values = {
+        CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows),
+        BUCKET.name: lambda: pa.array(np.full(rows, bucket, np.int32)),
+        LOG_OFFSET.name: lambda: pa.array(np.arange(base_offset, base_offset + rows)),
+        COMMIT_TIMESTAMP.name: lambda: times_us.cast(COMMIT_TIMESTAMP.type),
+    }
+    arrays = [values[f.name]() for f in fields]
+    return pa.RecordBatch.from_arrays([*arrays, *batch.columns], schema=with_fields(fields, batch.schema))

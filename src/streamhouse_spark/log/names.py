@@ -1,0 +1,136 @@
+"""The warehouse's own file, databases, and the pointers from names to tables.
+
+A table *is* its uuid; a name is a chain of put-if-absent pointers of which the last one counts. **Commit point** of
+creating a name: the pointer. Of dropping a table: the drop record in its log; the pointer to nothing follows, and a
+pointer that still names a dropped table means nothing, so a crash between the two is no state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import (
+    InvalidNameError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    WarehouseNotFoundError,
+)
+from streamhouse_spark.log.frame import decode_frame, encode_frame
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, name_key
+from streamhouse_spark.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class NamePointer:
+    """What a name means: table ``uuid``, or nothing. ``number`` is the pointer's place in its chain, 0 for none."""
+
+    number: int
+    uuid: str | None
+
+
+def require_warehouse(storage: Storage) -> None:
+    """Raises `WarehouseNotFoundError` where there is no warehouse, `FormatVersionError` for a newer one."""
+    if not warehouse_exists(storage):
+        raise WarehouseNotFoundError(
+            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
+            "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
+        )
+
+
+def warehouse_exists(storage: Storage) -> bool:
+    try:
+        data = storage.read(WAREHOUSE_KEY)
+    except ObjectNotFoundError:
+        return False
+    decode_frame("warehouse", data, f"{storage.url}/{WAREHOUSE_KEY}")
+    return True
+
+
+def create_warehouse(storage: Storage, world: World) -> None:
+    """Make the place a warehouse unless it is one. A place with foreign files is refused."""
+    if warehouse_exists(storage):
+        return
+    storage.check_writable()
+    foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found")]
+    if foreign and not warehouse_exists(storage):
+        raise WarehouseNotFoundError(
+            f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
+            "choose an empty or new directory",
+        )
+    with suppress(ObjectExistsError):
+        storage.put_if_absent(WAREHOUSE_KEY, encode_frame("warehouse", {"id": world.ids.new_uuid()}))
+
+
+def create_database(storage: Storage, database: str) -> bool:
+    """Make the database exist. Returns False where it did."""
+    try:
+        storage.put_if_absent(database_key(database), encode_frame("database", {"name": database}))
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def database_exists(storage: Storage, database: str) -> bool:
+    try:
+        storage.size_bytes(database_key(database))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def list_databases(storage: Storage) -> list[str]:
+    names = storage.list_names("")
+    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and database_exists(storage, n)]
+
+
+def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer]]:
+    """The names of a database that mean a table."""
+    for name in storage.list_names(f"{database}/"):
+        if name != "database.json":
+            path = TablePath(database, name)
+            pointer = resolve(storage, path)
+            if pointer.uuid is not None:
+                yield path, pointer
+
+
+def resolve(storage: Storage, path: TablePath) -> NamePointer:
+    """What the name means now: the last pointer of its chain."""
+    pointer = NamePointer(0, None)
+    while (following := _read_pointer(storage, path, pointer.number + 1)) is not None:
+        pointer = NamePointer(pointer.number + 1, following["uuid"])
+    return pointer
+
+
+def point(storage: Storage, path: TablePath, previous: NamePointer, uuid: str | None, world: World) -> bool:
+    """Let the name mean ``uuid`` from now on, if it still means ``previous``. False when another was faster."""
+    number = previous.number + 1
+    attempt = world.ids.new_uuid()
+    data = encode_frame("name", {"name": str(path), "uuid": uuid, "attempt": attempt})
+    failure: StorageError | None = None
+    try:
+        storage.put_if_absent(name_key(path, number), data)
+        return True
+    except StorageError as error:
+        failure = error
+    stored = _read_pointer(storage, path, number)
+    if stored is None:
+        raise failure
+    return bool(stored["attempt"] == attempt)
+
+
+def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any] | None:
+    key = name_key(path, number)
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError:
+        return None
+    header = decode_frame("name", data, f"{storage.url}/{key}").header
+    if header["name"] != str(path):
+        raise InvalidNameError(f"{storage.url}/{key} is the pointer of {header['name']}; a folder was renamed by hand")
+    return header

@@ -1,0 +1,58 @@
+"""Trimming: how far the start of each bucket may advance.
+
+At most to what the time to live allows **and**, where the table has a lake, to what the recorded lake snapshot holds.
+Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record condemns them, and
+cleaning deletes them after the grace, so readers that pinned an earlier state go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamhouse_spark.log.actions import Action, Trim
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import TableState
+
+
+def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
+    """For each segment the latest time that its rows can have been committed at, never decreasing.
+
+    Rows before a row were committed before it, so a later, smaller time corrects a clock that ran ahead: one record
+    from the future neither expires anything nor keeps everything.
+    """
+    times: list[int] = []
+    latest = None
+    for segment in reversed(segments):
+        latest = segment.last_time_ms if latest is None else min(latest, segment.last_time_ms)
+        times.append(latest)
+    return times[::-1]
+
+
+def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
+    """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything."""
+    if ttl_ms <= 0:
+        return {}
+    starts = {}
+    for bucket, log in state.buckets.items():
+        limit = state.lake_offset(bucket) if lake_enabled else log.end
+        start = log.start
+        for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
+            if segment.end_offset > limit or time_ms > now_ms - ttl_ms:
+                break
+            start = segment.end_offset
+        if start > log.start:
+            starts[bucket] = start
+    return starts
+
+
+def trim(log: CommitLog, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
+    """Commit what `plan_trim` allows. Returns the new starts, empty where nothing was to trim."""
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        starts = plan_trim(state, time_ms, ttl_ms, lake_enabled=lake_enabled)
+        return (Trim(starts),) if starts else ()
+
+    committed = log.commit(plan)
+    before, after = committed.before.buckets, committed.state.buckets
+    return {b: after[b].start for b in after if after[b].start != before[b].start}

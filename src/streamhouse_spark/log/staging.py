@@ -1,0 +1,203 @@
+"""Staging rows and committing them: how an append becomes part of the log.
+
+Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record
+that names all of them. What is staged and never committed is an orphan, removed by cleaning after the grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
+from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.commit_log import CommitLog, Committed
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+
+INLINE_BYTES_MAX = 192 << 10
+SEGMENT_BYTES_MAX = 256 << 20
+STAGED_AGE_MS_MAX = 12 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows on their way into a table: all of one append, one Spark task, or several put together."""
+
+    table_uuid: str
+    schema_id: int
+    segments: tuple[StagedSegment, ...]
+    staged_ms: int
+    """Store time at which staging began."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(s.segment.num_rows for s in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a table's rows find their bucket: by hash of ``bucket_key``, else all of a batch to one (sticky)."""
+
+    num_buckets: int
+    bucket_key: str | None = None
+
+
+class Stager:
+    """Turns rows of the table's schema into staged segments. Used by `append` and inside Spark tasks."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        table_uuid: str,
+        shape: SegmentShape,
+        routing: Routing,
+        world: World,
+        *,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+    ) -> None:
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._shape = shape
+        self._routing = routing
+        self._world = world
+        self._inline_bytes_max = inline_bytes_max
+        self._sticky = int(world.ids.jitter() * routing.num_buckets)
+
+    def stage(self, rows: pa.Table) -> Staged:
+        """Stage all rows; durable when this returns, visible when committed."""
+        staged_ms = self._storage.now_ms()
+        if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
+            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
+            if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
+                staged = self._as_objects(rows)
+        else:
+            staged = self._as_objects(rows)
+        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms)
+
+    def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+        return [
+            stage_object(self._storage, self._table_uuid, self._world.ids.new_uuid(), part, bucket, self._shape)
+            for piece in _pieces(rows)
+            for bucket, part in self._routed(piece)
+        ]
+
+    def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each bucket, in their order."""
+        routing = self._routing
+        if routing.num_buckets == 1:
+            yield 0, rows
+        elif routing.bucket_key is None:
+            self._sticky = (self._sticky + 1) % routing.num_buckets
+            yield self._sticky, rows
+        else:
+            buckets = iceberg_buckets(rows.column(routing.bucket_key), routing.num_buckets)
+            order = np.argsort(buckets, kind="stable")
+            sorted_rows = rows.take(pa.array(order))
+            bounds = np.searchsorted(buckets[order], np.arange(routing.num_buckets + 1))
+            for bucket in range(routing.num_buckets):
+                start, end = int(bounds[bucket]), int(bounds[bucket + 1])
+                if end > start:
+                    yield bucket, sorted_rows.slice(start, end - start)
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Slices of at most about `SEGMENT_BYTES_MAX`."""
+    if not rows.num_rows:
+        return
+    per_row_bytes = max(1, rows.nbytes // rows.num_rows)
+    piece_rows = max(1, SEGMENT_BYTES_MAX // per_row_bytes)
+    for start in range(0, rows.num_rows, piece_rows):
+        yield rows.slice(start, piece_rows)
+
+
+def gathered(staged: Iterable[Staged]) -> Staged:
+    """Several stagings of one table as one, to be committed together."""
+    parts = tuple(staged)
+    first = parts[0]
+    if any(p.table_uuid != first.table_uuid for p in parts):
+        raise CommitConflictError("rows were staged for different tables; was the table dropped and created again?")
+    segments = tuple(s for p in parts for s in p.segments)
+    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts))
+
+
+def commit_staged(
+    log: CommitLog, staged: Staged, *, transaction: Transaction | None = None
+) -> tuple[BucketOffsets, Committed]:
+    """Add staged rows to the table in one record, and say which offsets they got.
+
+    A transaction that is already stored adds nothing and returns the offsets of its first commit. With a transaction
+    even no rows are committed, so that its version is remembered.
+    """
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        if not staged.segments and transaction is None:
+            return ()
+        _require_fresh(state, staged, time_ms)
+        return (_append_action(state, staged, time_ms),)
+
+    committed = log.commit(plan, transaction=transaction)
+    if committed.replay_of is not None:
+        return BucketOffsets(committed.replay_of.offsets), committed
+    before, after = committed.before, committed.state
+    written = {b: OffsetRange(before.buckets[b].end, log_.end) for b, log_ in after.buckets.items()}
+    return BucketOffsets({b: r for b, r in written.items() if r}), committed
+
+
+def _append_action(state: TableState, staged: Staged, time_ms: int) -> Append:
+    ends = state.ends
+    placed = []
+    for piece in staged.segments:
+        bucket = piece.segment.bucket
+        placed.append(piece.segment.placed(ends[bucket], state.version + 1, time_ms))
+        ends[bucket] += piece.segment.num_rows
+    return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
+
+
+def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
+    """Refuse staged rows that the table can no longer take."""
+    if staged.table_uuid != state.table_uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
+            "and created again; stage them anew",
+        )
+    written, current = state.schemas[staged.schema_id], state.schema
+    if staged.schema_id != state.schema_id and not written_fits(written, current):
+        raise SchemaMismatchError(
+            f"{state.name}: rows were staged with schema {staged.schema_id}, which schema {state.schema_id} cannot "
+            "read (a column's type or nullability changed); write them again",
+        )
+    condemned = [
+        s.segment.uuid
+        for s in staged.segments
+        if s.segment.uuid and segment_key(state.table_uuid, s.segment.uuid) in state.condemned
+    ]
+    if condemned or (staged.segments and now_ms - staged.staged_ms > STAGED_AGE_MS_MAX):
+        raise CommitConflictError(
+            f"{state.name}: rows were staged so long ago that cleaning may have removed them (segments {condemned}); "
+            "nothing was written, write them again",
+        )
+
+
+def written_fits(written: TableSchema, current: TableSchema) -> bool:
+    """Whether rows of an older schema can be read as the current one: the types of the columns they share agree."""
+    old = {c.id: c for c in written.columns}
+    for column in current.columns:
+        before = old.get(column.id)
+        if before is None:
+            if not column.nullable:
+                return False
+        elif before.type != column.type or (before.nullable and not column.nullable):
+            return False
+    return True
+
+

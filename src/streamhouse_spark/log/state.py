@@ -1,0 +1,304 @@
+"""`TableState`: what a table is after a commit record. Pure: folding records never touches storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log.actions import Action, LakePair, Payload
+from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_json
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.model import OffsetRange, Transaction
+from streamhouse_spark.paths import commit_key, manifest_key, segment_key
+from streamhouse_spark.schema import TableSchema
+
+LAKE_HISTORY_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLog:
+    """The hot log of one bucket: segments, dense and in order, hold exactly the offsets ``[start, end)``.
+
+    The first segment may begin before ``start``: trimming moves the start, not the rows.
+    """
+
+    start: int = 0
+    end: int = 0
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return OffsetRange(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEntry:
+    """The last version stored for an application id, and the offsets that its rows got."""
+
+    version: int
+    owner: str | None
+    commit: int
+    offsets: Mapping[int, OffsetRange]
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    commit: int
+    time_ms: int
+    orphan: bool
+    """No record ever named the file: a slow writer may still hold it."""
+
+
+@dataclass(frozen=True)
+class TableState:
+    table_uuid: str
+    version: int
+    """Number of the newest record folded in."""
+    name: str
+    created_ms: int
+    time_ms: int
+    schema_id: int
+    schemas: Mapping[int, TableSchema]
+    partition_by: tuple[str, ...]
+    num_buckets: int
+    properties: Mapping[str, str]
+    lake_location: str
+    buckets: Mapping[int, BucketLog]
+    lake: LakePair | None = None
+    lake_history: tuple[LakePair, ...] = ()
+    transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
+    condemned: Mapping[str, Condemned] = field(default_factory=dict)
+    manifests: Mapping[int, str] = field(default_factory=dict)
+    """Record number → manifest, for records that may still be read."""
+    dropped: bool = False
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.schemas[self.schema_id]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {bucket: log.end for bucket, log in self.buckets.items()}
+
+    def lake_offset(self, bucket: int) -> int:
+        """Rows of the bucket below this offset are in the recorded lake snapshot."""
+        return self.lake.offsets.get(bucket, 0) if self.lake else 0
+
+    def live_segments(self) -> list[Segment]:
+        return [s for log in self.buckets.values() for s in log.segments]
+
+    def oldest_inline_commit(self) -> int | None:
+        """The oldest record that holds rows which live nowhere else."""
+        return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
+
+
+def fold(state: TableState | None, record: Record) -> TableState:
+    """The table after ``record``. Raises `CorruptDataError` for a record that cannot follow."""
+    if state is None:
+        state = _created(record)
+        remaining = record.actions[1:]
+    elif record.number != state.version + 1:
+        raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
+    else:
+        remaining = record.actions
+    before = state
+    for action in remaining:
+        state = _apply(state, action, record)
+    if record.manifest is not None:
+        state = replace(state, manifests={**state.manifests, record.number: record.manifest})
+    if record.transaction is not None:
+        state = replace(state, transactions=_with_transaction(before, state, record.transaction, record.number))
+    return replace(state, version=record.number, time_ms=record.time_ms)
+
+
+def _created(record: Record) -> TableState:
+    create = record.actions[0] if record.actions else None
+    if record.number != 1 or not isinstance(create, act.Create):
+        raise CorruptDataError(f"record {record.number} of table {record.table_uuid}: expected the record that creates it")
+    return TableState(
+        table_uuid=record.table_uuid,
+        version=0,
+        name=create.name,
+        created_ms=record.time_ms,
+        time_ms=record.time_ms,
+        schema_id=1,
+        schemas={1: create.schema},
+        partition_by=create.partition_by,
+        num_buckets=create.num_buckets,
+        properties=create.properties,
+        lake_location=create.lake_location,
+        buckets={bucket: BucketLog() for bucket in range(create.num_buckets)},
+    )
+
+
+def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: PLR0911 - one line per action
+    match action:
+        case act.Append(segments):
+            return replace(state, buckets=_appended(state, segments))
+        case act.Replace():
+            return _replaced(state, action, record)
+        case act.Trim(starts):
+            return _trimmed(state, starts, record)
+        case act.LakePair():
+            return replace(state, lake=action, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:])
+        case act.SetProperties(changed, removed):
+            kept = {k: v for k, v in state.properties.items() if k not in removed}
+            return replace(state, properties={**kept, **changed})
+        case act.SetSchema(schema_id, schema):
+            return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case act.Condemn(keys):
+            return replace(state, condemned=_with_condemned(state, keys, record, orphan=True))
+        case act.Purge(keys):
+            gone = set(keys)
+            return replace(
+                state,
+                condemned={k: c for k, c in state.condemned.items() if k not in gone},
+                manifests={n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in gone},
+            )
+        case act.Drop():
+            return replace(state, dropped=True)
+        case act.ForgetTransactions(app_ids):
+            return replace(state, transactions={k: t for k, t in state.transactions.items() if k not in app_ids})
+        case act.Create():
+            raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
+
+
+def _appended(state: TableState, segments: tuple[Segment, ...]) -> dict[int, BucketLog]:
+    buckets = dict(state.buckets)
+    for segment in segments:
+        log = buckets[segment.bucket]
+        if segment.base_offset != log.end:
+            raise CorruptDataError(
+                f"record {segment.commit} of {state.name} adds offset {segment.base_offset} to bucket "
+                f"{segment.bucket}, which ends at {log.end}",
+            )
+        buckets[segment.bucket] = BucketLog(log.start, segment.end_offset, (*log.segments, segment))
+    return buckets
+
+
+def _replaced(state: TableState, action: act.Replace, record: Record) -> TableState:
+    log = state.buckets[action.bucket]
+    before = tuple(s for s in log.segments if s.end_offset <= action.start)
+    inputs = tuple(s for s in log.segments if action.start <= s.base_offset and s.end_offset <= action.end)
+    after = tuple(s for s in log.segments if s.base_offset >= action.end)
+    if len(before) + len(inputs) + len(after) != len(log.segments) or not inputs:
+        raise CorruptDataError(f"record {record.number} of {state.name} replaces segments that are not there")
+    merged = BucketLog(log.start, log.end, (*before, *action.segments, *after))
+    return replace(
+        state,
+        buckets={**state.buckets, action.bucket: merged},
+        condemned=_with_condemned(state, _object_keys(state, inputs), record, orphan=False),
+    )
+
+
+def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
+    buckets = dict(state.buckets)
+    gone: list[Segment] = []
+    for bucket, start in starts.items():
+        log = buckets[bucket]
+        kept = tuple(s for s in log.segments if s.end_offset > start)
+        gone.extend(s for s in log.segments if s.end_offset <= start)
+        buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
+    condemned = _with_condemned(state, _object_keys(state, tuple(gone)), record, orphan=False)
+    return replace(state, buckets=buckets, condemned=condemned)
+
+
+def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
+    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None)
+
+
+def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, Condemned]:
+    entry = Condemned(record.number, record.time_ms, orphan)
+    return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}
+
+
+def _with_transaction(
+    before: TableState, after: TableState, transaction: Transaction, number: int
+) -> dict[str, TransactionEntry]:
+    written = {
+        bucket: OffsetRange(before.buckets[bucket].end, log.end)
+        for bucket, log in after.buckets.items()
+        if log.end > before.buckets[bucket].end
+    }
+    entry = TransactionEntry(transaction.version, transaction.owner, number, written)
+    return {**after.transactions, transaction.app_id: entry}
+
+
+def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
+    """The state as a checkpoint holds it."""
+    return {
+        "table": state.table_uuid,
+        "version": state.version,
+        "name": state.name,
+        "created_ms": state.created_ms,
+        "time_ms": state.time_ms,
+        "schema_id": state.schema_id,
+        "schemas": {str(i): s.to_json() for i, s in state.schemas.items()},
+        "partition_by": list(state.partition_by),
+        "num_buckets": state.num_buckets,
+        "properties": dict(state.properties),
+        "lake_location": state.lake_location,
+        "buckets": [
+            {
+                "bucket": bucket,
+                "range": [log.start, log.end],
+                "segments": [act.segment_to_json(s, payload) for s in log.segments],
+            }
+            for bucket, log in state.buckets.items()
+        ],
+        "lake": [act.lake_to_json(pair) for pair in state.lake_history],
+        "transactions": [
+            [app_id, t.version, t.owner, t.commit, ranges_to_json(dict(t.offsets))]
+            for app_id, t in state.transactions.items()
+        ],
+        "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
+        "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
+        "dropped": state.dropped,
+    }
+
+
+def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
+    history = tuple(act.lake_from_json(pair) for pair in data["lake"])
+    buckets = {
+        b["bucket"]: BucketLog(*b["range"], tuple(act.segment_from_json(s, payload) for s in b["segments"]))
+        for b in data["buckets"]
+    }
+    return TableState(
+        table_uuid=data["table"],
+        version=data["version"],
+        name=data["name"],
+        created_ms=data["created_ms"],
+        time_ms=data["time_ms"],
+        schema_id=data["schema_id"],
+        schemas={int(i): TableSchema.from_json(s) for i, s in data["schemas"].items()},
+        partition_by=tuple(data["partition_by"]),
+        num_buckets=data["num_buckets"],
+        properties=data["properties"],
+        lake_location=data["lake_location"],
+        buckets=buckets,
+        lake=history[-1] if history else None,
+        lake_history=history,
+        transactions={
+            app_id: TransactionEntry(version, owner, commit, ranges_from_json(offsets))
+            for app_id, version, owner, commit, offsets in data["transactions"]
+        },
+        condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
+        manifests={number: uuid for number, uuid in data["manifests"]},
+        dropped=data["dropped"],
+    )
+
+
+def referenced_keys(state: TableState) -> set[str]:
+    """Every file that a reader of this state may open, commit records included."""
+    keys: set[str] = set()
+    for segment in state.live_segments():
+        if segment.uuid is not None:
+            keys.add(segment_key(state.table_uuid, segment.uuid))
+        else:
+            keys.add(commit_key(state.table_uuid, segment.commit))
+            if segment.commit in state.manifests:
+                keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
+    return keys

@@ -1,0 +1,142 @@
+"""Statistics of a segment's rows, in the JSON form of the commit record, and pruning by them.
+
+``[min, max, null count]`` per column; min and max are null where every value is. Dates are days, timestamps
+microseconds, decimals strings. A column whose floats hold NaN has no statistics: NaN is not between any two numbers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+PARTITIONS_MAX = 64
+STRING_CHARS_MAX = 64
+_EPOCH_DATE = datetime.date(1970, 1, 1)
+
+
+def can_have_stats(data_type: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(data_type)
+        or pa.types.is_floating(data_type)
+        or pa.types.is_date(data_type)
+        or pa.types.is_timestamp(data_type)
+        or pa.types.is_decimal(data_type)
+        or pa.types.is_string(data_type)
+    )
+
+
+def default_stats_columns(schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that get statistics unless the table says otherwise: the first 32 that cost little to compare."""
+    cheap = [f.name for f in schema if can_have_stats(f.type) and not pa.types.is_string(f.type)]
+    return tuple(cheap[:32])
+
+
+def collect_stats(rows: pa.Table, columns: Sequence[str]) -> dict[str, list[Any]]:
+    out = {}
+    for name in columns:
+        column = rows.column(name)
+        stats = _column_stats(column)
+        if stats is not None:
+            out[name] = stats
+    return out
+
+
+def _column_stats(column: pa.ChunkedArray) -> list[Any] | None:
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return None
+    bounds = pc.min_max(_comparable(column))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if isinstance(low, float) and not (abs(low) != float("inf") and abs(high) != float("inf")):
+        return None  # JSON has no infinity
+    if isinstance(low, str) and max(len(low), len(high)) > STRING_CHARS_MAX:
+        return None
+    if isinstance(low, decimal.Decimal):
+        low, high = str(low), str(high)
+    return [low, high, column.null_count]
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates and timestamps as their integers, which JSON holds and every engine compares alike."""
+    if pa.types.is_date32(column.type):
+        return pa.chunked_array([c.view(pa.int32()) for c in column.chunks], pa.int32())
+    if pa.types.is_timestamp(column.type):
+        return pa.chunked_array([c.view(pa.int64()) for c in column.chunks], pa.int64())
+    return column
+
+
+def collect_partitions(rows: pa.Table, partition_by: Sequence[str]) -> tuple[tuple[Any, ...], ...] | None:
+    """The distinct partition values in JSON form, None where there are more than 64 or none are defined."""
+    if not partition_by:
+        return None
+    keys = rows.select(list(partition_by))
+    distinct = keys.group_by(list(partition_by), use_threads=False).aggregate([])
+    if distinct.num_rows > PARTITIONS_MAX:
+        return None
+    columns = [[value_to_json(v) for v in distinct.column(name).to_pylist()] for name in partition_by]
+    return tuple(zip(*columns, strict=True))
+
+
+def value_to_json(value: Any) -> Any:
+    """A scalar as records hold it. Dates and timestamps as ISO text, decimals as text, bytes as hexadecimal."""
+    match value:
+        case datetime.datetime() | datetime.date():
+            return value.isoformat()
+        case decimal.Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case float() if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN
+            return repr(value)
+        case _:
+            return value
+
+
+def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Expression) -> bool:
+    """False only if no row with these statistics can satisfy the filter.
+
+    Arrow itself simplifies the filter under the guarantee that the statistics give, as it does for Parquet row groups.
+    """
+    guarantee = _guarantee(stats, schema)
+    if guarantee is None:
+        return True
+    fragment = _FORMAT.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
+    dataset = ds.FileSystemDataset([fragment], schema, _FORMAT)
+    return next(iter(dataset.get_fragments(filter=filter_)), None) is not None
+
+
+_FORMAT = ds.IpcFileFormat()
+
+
+def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expression | None:
+    combined: pc.Expression | None = None
+    for name, (low, high, nulls) in stats.items():
+        index = schema.get_field_index(name)
+        if index < 0:
+            continue
+        field = ds.field(name)
+        if low is None:
+            part = field.is_null()
+        else:
+            data_type = schema.field(index).type
+            part = (field >= stat_scalar(low, data_type)) & (field <= stat_scalar(high, data_type))
+            if nulls:
+                part = part | field.is_null()
+        combined = part if combined is None else combined & part
+    return combined
+
+
+def stat_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
+    """A bound of `collect_stats` as a scalar of the column's type."""
+    if pa.types.is_date32(data_type):
+        return pa.scalar(_EPOCH_DATE + datetime.timedelta(days=value), data_type)
+    if pa.types.is_timestamp(data_type):
+        return pa.scalar(value, pa.int64()).cast(data_type)
+    if pa.types.is_decimal(data_type):
+        return pa.scalar(decimal.Decimal(value), data_type)
+    return pa.scalar(value, data_type)

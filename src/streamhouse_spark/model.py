@@ -1,0 +1,106 @@
+"""The values that every layer speaks of. Frozen, half-open, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from streamhouse_spark.errors import InvalidNameError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets ``start <= offset < end`` of one bucket."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"not an offset range: [{self.start}, {self.end})")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __bool__(self) -> bool:
+        return self.end > self.start
+
+    def intersect(self, other: OffsetRange) -> OffsetRange:
+        start = max(self.start, other.start)
+        return OffsetRange(start, max(start, min(self.end, other.end)))
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+class BucketOffsets(Mapping[int, OffsetRange]):
+    """Bucket → half-open `OffsetRange`. What `append` returns: the offsets that the rows got.
+
+    Buckets that got no row are absent. `num_rows` is the total.
+    """
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Mapping[int, OffsetRange]) -> None:
+        self._ranges = dict(sorted(ranges.items()))
+
+    def __getitem__(self, bucket: int) -> OffsetRange:
+        return self._ranges[bucket]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(r) for r in self._ranges.values())
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{b}: {r}" for b, r in self._ranges.items())
+        return f"BucketOffsets({{{inner}}})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TablePath:
+    """``<database>.<table>``, both in lower case: names are unique without regard to case."""
+
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``."""
+
+    path: TablePath
+    suffix: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
+
+    def require_table(self, doing: str) -> TablePath:
+        """The path, refused when the name has a suffix, because suffixed names are read-only."""
+        if self.suffix is not None:
+            raise InvalidNameError(
+                f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
+            )
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The durable identity of a write: ``version`` of ``app_id`` is stored at most once.
+
+    ``app_id`` names a writer over restarts (a streaming query's id, or the option ``txnAppId``), ``version`` grows
+    (its batch id, or ``txnVersion``). ``owner`` is the query that the application id belongs to, when it has one:
+    another owner for a known ``app_id`` is an error, never a silent skip.
+    """
+
+    app_id: str
+    version: int
+    owner: str | None = None

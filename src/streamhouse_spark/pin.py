@@ -1,0 +1,82 @@
+"""`Pin`: one consistent state of a table to read, decided once and then only followed.
+
+A pin is a folded state, a lake snapshot S, and for each bucket the log range that S does not hold. Rows of S and rows
+of the ranges together are the table, each row once: the state's own record says which offsets S holds, and trimming
+never passes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.log.actions import LakePair
+from streamhouse_spark.log.retention import effective_times_ms
+from streamhouse_spark.log.scan import hot_range
+from streamhouse_spark.log.state import BucketLog, TableState
+from streamhouse_spark.model import OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    state: TableState
+    lake: LakePair | None
+    hot: Mapping[int, OffsetRange] = field(default_factory=dict)
+    """Bucket → offsets to read from the hot log; buckets without any are absent."""
+
+
+def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
+    """The whole table. ``lake`` overrides the recorded pair, for when its snapshot was expired."""
+    pair = lake or state.lake
+    ranges = {
+        bucket: hot_range(log, pair.offsets.get(bucket, 0) if pair else 0) for bucket, log in state.buckets.items()
+    }
+    return Pin(state, pair, {b: r for b, r in ranges.items() if r})
+
+
+def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
+    """The rows committed at ``timestamp_ms`` or before. Raises `OffsetsTrimmedError` where log and lake reach not so
+    far back."""
+    ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
+    pair = _newest_within(state, ends)
+    hot = {}
+    for bucket, log in state.buckets.items():
+        start = pair.offsets.get(bucket, 0) if pair else 0
+        if start < log.start:
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
+                f"{log.offsets}, and no recorded lake snapshot reaches between; read the lake as of that time "
+                f"({state.name}$lake), or a later time",
+            )
+        if ends[bucket] > start:
+            hot[bucket] = OffsetRange(start, ends[bucket])
+    return Pin(state, pair, hot)
+
+
+def _newest_within(state: TableState, ends: Mapping[int, int]) -> LakePair | None:
+    for pair in reversed(state.lake_history):
+        if all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
+            return pair
+    return None
+
+
+def offset_at(log: BucketLog, timestamp_ms: int) -> int:
+    """The first offset committed at or after a time; the bucket's end where there is none.
+
+    Where rows were trimmed, the log's start is the earliest answer.
+    """
+    for segment, latest_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
+        if latest_ms < timestamp_ms:
+            continue
+        if segment.first_time_ms < timestamp_ms and segment.index_bytes and len(segment.index.times_ms):
+            for start, time_ms in zip(segment.index.time_starts, segment.index.times_ms, strict=True):
+                if time_ms >= timestamp_ms:
+                    return max(log.start, segment.base_offset + int(start))
+        return max(log.start, segment.base_offset)
+    return log.end
+
+
+def offset_after(log: BucketLog, timestamp_ms: int) -> int:
+    """The first offset committed later than a time."""
+    return offset_at(log, timestamp_ms + 1)

@@ -1,0 +1,322 @@
+"""`Table`: one table, in Python and without Spark. What the data source and the command line build on as well."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, SetProperties
+from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport, clean
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
+from streamhouse_spark.log.retention import trim
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.segment_writer import SegmentShape
+from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import BucketOffsets, TablePath, Transaction
+from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.projection import Projection, parse_filter
+from streamhouse_spark.properties import TableProperties, altered_properties, parse_properties
+from streamhouse_spark.rows import coerce
+from streamhouse_spark.storage import Storage
+
+if TYPE_CHECKING:
+    from streamhouse_spark.inspect_tables import Inspect
+    from streamhouse_spark.lake.base import LakeTable
+    from streamhouse_spark.lake_view import LakeView
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """What `Table.maintain` did."""
+
+    segments_merged: int
+    trimmed_to: Mapping[int, int]
+    cleaned: CleanReport
+
+
+class Table:
+    """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
+
+    Safe for use by several threads. A table that was dropped and created again under the same name is another table:
+    this object never writes into it.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._path = path
+        self._log = log
+        self._world = world
+        self._stager: tuple[int, Mapping[str, str], Stager] | None = None
+        self._stager_lock = threading.Lock()
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def path(self) -> TablePath:
+        return self._path
+
+    @property
+    def uuid(self) -> str:
+        return self._log.table_uuid
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """May hold credentials: never print it."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    @property
+    def log(self) -> CommitLog:
+        return self._log
+
+    @property
+    def state(self) -> TableState:
+        """The state as last read; `refresh` reads on."""
+        return self._log.state
+
+    def refresh(self) -> TableState:
+        """Read the newest state."""
+        return self._log.refresh()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.state.schema.arrow
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return self.state.partition_by
+
+    @property
+    def num_buckets(self) -> int:
+        return self.state.num_buckets
+
+    @property
+    def properties(self) -> TableProperties:
+        state = self.state
+        return parse_properties(state.properties, state.schema, state.partition_by)
+
+    def __repr__(self) -> str:
+        state = self.state
+        rows = sum(log.end for log in state.buckets.values())
+        return f"Table({self.name}: {len(state.schema.columns)} columns, {state.num_buckets} buckets, {rows:,} rows)"
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Add rows; durable and visible to everybody when this returns, all of them or none.
+
+        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts; columns
+        match by name. Returns the offsets that the rows got. With a ``transaction`` that is already stored nothing is
+        added, and the offsets of its first commit are returned.
+
+        Raises:
+            SchemaMismatchError: before anything is written; names the column.
+            CommitConflictError, StorageError: nothing was added.
+            CommitStateUnknownError: the rows may or may not have been added; see its text.
+        """
+        table = coerce(rows, self.state.schema, table=self.name)
+        offsets, committed = commit_staged(self._log, self.stager().stage(table), transaction=transaction)
+        if inline_merge_due(committed.state):
+            self.merge_inline()
+        return offsets
+
+    def stager(self) -> Stager:
+        """Turns rows into staged segments for the newest known schema and properties."""
+        state = self.state
+        with self._stager_lock:
+            if self._stager is None or self._stager[0] != state.schema_id or self._stager[1] is not state.properties:
+                key = self.properties.bucket_key
+                routing = Routing(state.num_buckets, key[0] if key else None)
+                stager = Stager(self._storage, self.uuid, self.segment_shape(), routing, self._world)
+                self._stager = (state.schema_id, state.properties, stager)
+            return self._stager[2]
+
+    def segment_shape(self) -> SegmentShape:
+        state, properties = self.state, self.properties
+        return SegmentShape(
+            state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression
+        )
+
+    def commit(self, staged: Staged, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, as `append` does."""
+        offsets, committed = commit_staged(self._log, staged, transaction=transaction)
+        if inline_merge_due(committed.state):
+            self.merge_inline()
+        return offsets
+
+    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
+        """Set and unset properties. Raises `InvalidOptionError` for unknown, fixed or impossible ones."""
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            result = altered_properties(state.properties, changed or {}, removed)
+            parse_properties(result, state.schema, state.partition_by)
+            return () if result == dict(state.properties) else (SetProperties(dict(changed or {}), tuple(removed)),)
+
+        self._log.commit(plan)
+
+    def forget_transactions(self, *app_ids: str) -> None:
+        """Drop the stored identities of these applications: their versions may be written again."""
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            known = tuple(a for a in app_ids if a in state.transactions)
+            return (ForgetTransactions(known),) if known else ()
+
+        self._log.commit(plan)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | Sequence[Any] | None = None,
+        as_of_timestamp_ms: int | None = None,
+    ) -> pa.Table:
+        """The union read: every row committed before the call, each once; lake rows first, then the hot log's.
+
+        ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
+        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. Uncompressed columns
+        of a local hot log are memory-mapped, not copied.
+
+        Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
+        """
+        state = self.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter))
+        if as_of_timestamp_ms is not None:
+            return self._read(pin_as_of(state, as_of_timestamp_ms), projection)
+        try:
+            return self._read(pin_newest(state), projection)
+        except SnapshotExpiredError:
+            return self._read(self.repinned(), projection)
+
+    def repinned(self) -> Pin:
+        """A pin on the lake's own newest snapshot, for when the recorded one was expired by another engine."""
+        state = self.refresh()
+        newest = self.open_lake().newest()
+        pair = LakePair(newest.id, newest.offsets, newest.timestamp_ms) if newest is not None else state.lake
+        return pin_newest(self.refresh(), pair)
+
+    def _read(self, pin: Pin, projection: Projection) -> pa.Table:
+        parts = []
+        if pin.lake is not None:
+            parts.append(self._read_lake(pin.lake, projection))
+        parts.extend(self.read_hot(pin, projection))
+        return pa.concat_tables([projection.empty(), *parts])
+
+    def _read_lake(self, pair: LakePair, projection: Projection) -> pa.Table:
+        lake = self.open_lake()
+        plan = lake.plan_read(
+            snapshot_id=pair.snapshot_id,
+            columns=projection.read_columns,
+            predicates=projection.predicates,
+            schema=self.state.schema,
+        )
+        return projection.finish(lake.to_arrow(plan, filter=projection.filter))
+
+    def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+        """The rows of a pin's hot ranges, a table a bucket."""
+        wanted = pin.state.schema
+        for bucket, offsets in pin.hot.items():
+            split = plan_range(pin.state, bucket, offsets, projection.filter)
+            found = [b.batch for b in read_split(self._storage, split, wanted, projection.read_columns)]
+            if found:
+                yield projection.finish(projection.filtered(pa.Table.from_batches(found)))
+
+    def tail(
+        self,
+        start: Any = "latest",
+        *,
+        columns: Sequence[str] | None = None,
+        include_metadata: bool = False,
+        poll_ms: float | None = None,
+        stop: threading.Event | None = None,
+        until_ms: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Follow the log: batches as they are committed, each bucket in offset order, for ever or until ``stop``.
+
+        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that the hot log holds),
+        a mapping bucket → offset, or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
+        ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
+        asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
+
+        Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read.
+        """
+        from streamhouse_spark.tail import follow
+
+        return follow(
+            self,
+            start,
+            columns=columns,
+            include_metadata=include_metadata,
+            poll_ms=poll_ms,
+            stop=stop,
+            until_ms=until_ms,
+        )
+
+    @property
+    def lake(self) -> LakeView:
+        """The lake table alone: what has been tiered."""
+        from streamhouse_spark.lake_view import LakeView
+
+        return LakeView(self)
+
+    @property
+    def inspect(self) -> Inspect:
+        """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …"""
+        from streamhouse_spark.inspect_tables import Inspect
+
+        return Inspect(self)
+
+    def open_lake(self) -> LakeTable:
+        """The lake side of this table. Raises `InvalidOptionError` where it has none, `MissingExtraError`."""
+        from streamhouse_spark.lake_view import open_lake
+
+        return open_lake(self)
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def merge_inline(self) -> int:
+        """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
+        return merge(self._log, self._storage, self._world, plan_inline_merge(self.state), self.segment_shape())
+
+    def merge_small(self) -> int:
+        """Merge runs of small adjacent segments. Returns the number of segments replaced."""
+        return merge(self._log, self._storage, self._world, plan_small_merge(self.refresh()), self.segment_shape())
+
+    def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
+        """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
+
+        Repeating it is harmless, and so is running it in several places. With ``dry_run`` only the deletions that are
+        due are reported.
+        """
+        if dry_run:
+            return MaintainReport(0, {}, clean(self._log, self._storage, grace_ms=grace_ms, dry_run=True))
+        self.refresh()
+        merged = self.merge_inline() + self.merge_small()
+        properties = self.properties
+        trimmed = trim(self._log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+        self._log.checkpoint(self.refresh())
+        return MaintainReport(merged, trimmed, clean(self._log, self._storage, grace_ms=grace_ms))

@@ -1,0 +1,101 @@
+"""Following a table's log from another process, milliseconds behind the writer on a local disk."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.segment_reader import LogBatch
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.pin import offset_at
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+LOCAL_POLL_MS = 1.0
+REMOTE_POLL_MS = 100.0
+
+
+def follow(
+    table: Table,
+    start: Any,
+    *,
+    columns: Sequence[str] | None,
+    include_metadata: bool,
+    poll_ms: float | None,
+    stop: threading.Event | None,
+    until_ms: int | None,
+) -> Iterator[pa.RecordBatch]:
+    """See `Table.tail`. The start is resolved at the call, not at the first batch."""
+    state = table.refresh()
+    positions = start_offsets(state, start)
+    if columns is not None:
+        state.schema.select(columns)
+    if poll_ms is None:
+        poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
+    return _follow(table, positions, columns, include_metadata, poll_ms, stop, until_ms)
+
+
+def _follow(
+    table: Table,
+    positions: dict[int, int],
+    columns: Sequence[str] | None,
+    include_metadata: bool,
+    poll_ms: float,
+    stop: threading.Event | None,
+    until_ms: int | None,
+) -> Iterator[pa.RecordBatch]:
+    clock = table.world.clock
+    state = table.state
+    idle_since_ms = clock.boot_ms()
+    while stop is None or not stop.is_set():
+        news = False
+        for found in _new_batches(table, state, positions, columns):
+            news = True
+            yield with_metadata(found, METADATA_FIELDS) if include_metadata else found.batch
+        if news:
+            idle_since_ms = clock.boot_ms()
+        elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
+            return
+        else:
+            clock.sleep_ms(poll_ms)
+        state = table.refresh()
+
+
+def _new_batches(
+    table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str] | None
+) -> Iterator[LogBatch]:
+    for bucket, log in state.buckets.items():
+        if log.end > positions[bucket]:
+            split = plan_range(state, bucket, OffsetRange(positions[bucket], log.end))
+            for found in read_split(table.storage, split, state.schema, columns):
+                positions[bucket] = found.offsets.end
+                yield found
+
+
+def start_offsets(state: TableState, start: Any) -> dict[int, int]:
+    """Bucket → first offset to read. Raises `InvalidOptionError`."""
+    match start:
+        case "latest":
+            return state.ends
+        case "earliest":
+            return {bucket: log.start for bucket, log in state.buckets.items()}
+        case datetime.datetime() if start.tzinfo is not None:
+            timestamp_ms = int(start.timestamp() * 1000)
+            return {bucket: offset_at(log, timestamp_ms) for bucket, log in state.buckets.items()}
+        case Mapping():
+            unknown = sorted(set(start) - set(state.buckets))
+            if unknown:
+                raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown}")
+            return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
+    raise InvalidOptionError(
+        f"start {start!r}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+    )

@@ -1,0 +1,125 @@
+"""Everything readable by name: the table, and the read-only views that a ``$`` suffix names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.system_tables import SYSTEM_TABLES
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+CHANGELOG = "changelog"
+LAKE = "lake"
+LAKE_PREFIX = "lake$"
+NEEDS_PRIMARY_KEY = ("binlog",)
+
+
+class TableView(Protocol):
+    """What can be read under a name."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
+
+
+def open_view(table: Table, suffix: str | None) -> TableView:
+    """Raises `InvalidNameError` for a suffix that this table does not have, saying which it has."""
+    if suffix is None:
+        return table
+    if suffix in SYSTEM_TABLES:
+        return _SystemView(table, suffix)
+    if suffix == CHANGELOG:
+        return _ChangelogView(table)
+    if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
+        if not table.properties.datalake_enabled:
+            raise InvalidNameError(
+                f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
+                f"there are {', '.join(_suffixes(table))}",
+            )
+        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+    _reject(table, suffix)
+
+
+def _suffixes(table: Table) -> list[str]:
+    own = [f"${name}" for name in (CHANGELOG, *SYSTEM_TABLES)]
+    return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.properties.datalake_enabled else own
+
+
+def _reject(table: Table, suffix: str) -> NoReturn:
+    if suffix in NEEDS_PRIMARY_KEY:
+        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+    raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
+
+
+class _SystemView:
+    def __init__(self, table: Table, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SYSTEM_TABLES[self._name]
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(self._table.inspect.read(self._name), columns, filter)
+
+
+class _ChangelogView:
+    """Every change that the hot log holds, with its type, offset and commit time. Log tables only insert."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return with_fields(CHANGELOG_FIELDS, self._table.schema)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        state = self._table.refresh()
+        batches = [
+            with_metadata(found, CHANGELOG_FIELDS)
+            for bucket, log in state.buckets.items()
+            for found in read_split(self._table.storage, plan_range(state, bucket, log.offsets), state.schema)
+        ]
+        return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
+
+
+class _LakeRowsView:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.schema
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return self._table.lake.to_arrow(columns=columns, filter=filter)
+
+
+class _LakeMetadataView:
+    def __init__(self, table: Table, name: str) -> None:
+        self._rows = table.lake.metadata(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(self._rows, columns, filter)
+
+
+def _narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
+    from streamhouse_spark.projection import parse_filter
+
+    parsed = parse_filter(filter_)
+    if parsed is not None:
+        rows = rows.filter(parsed.expression)
+    return rows if columns is None else rows.select(list(columns))

@@ -1,0 +1,237 @@
+"""`Warehouse`: databases and tables under one directory or URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    StreamhouseError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log import names
+from streamhouse_spark.log.actions import Action, Create, Drop
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import commit_key, lake_location, parse_database, parse_table_name
+from streamhouse_spark.properties import TableProperties, check_partition_columns, parse_properties
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.stores import storage_for
+from streamhouse_spark.table import Table
+from streamhouse_spark.values import nearest
+from streamhouse_spark.views import TableView, open_view
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema import SparkSchema
+
+_NAME_RACES_MAX = 20
+
+
+class Warehouse:
+    """A warehouse at a path or URL: ``/data/wh``, ``s3://bucket/wh``. Opens nothing before it is used.
+
+    ``settings`` are pyiceberg's storage settings (``s3.endpoint``, ``s3.region``, …) and ``lake.iceberg.catalog.*``;
+    they are never stored. The first `create_table` or `create_database` makes the warehouse in an absent or empty
+    directory; everything else raises `WarehouseNotFoundError` where there is none.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        world: World | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        self._world = world or World()
+        self._settings = dict(settings or {})
+        self._storage = storage if storage is not None else storage_for(str(location), self._settings, self._world)
+        self._known = False
+
+    @property
+    def url(self) -> str:
+        return self._storage.url
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """May hold credentials: never print it."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    def __repr__(self) -> str:
+        return f"Warehouse({self.url!r})"
+
+    # -- databases ------------------------------------------------------------------------------------------------
+
+    def create_database(self, name: str, *, if_not_exists: bool = True) -> None:
+        """Raises `TableExistsError` where it exists and ``if_not_exists`` is False."""
+        database = parse_database(name)
+        self._ensure()
+        if not names.create_database(self._storage, database) and not if_not_exists:
+            raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
+
+    def databases(self) -> list[str]:
+        self._require()
+        return names.list_databases(self._storage)
+
+    # -- tables ---------------------------------------------------------------------------------------------------
+
+    def tables(self, database: str | None = None) -> list[str]:
+        """Names of all tables, or of one database's, as ``<database>.<table>``, sorted."""
+        self._require()
+        found = [parse_database(database)] if database is not None else self.databases()
+        return [str(path) for name in found for path, _ in names.list_names(self._storage, name) if self.exists(str(path))]
+
+    def exists(self, name: str) -> bool:
+        self._require()
+        return self._find(parse_table_name(name).path) is not None
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | str | SparkSchema,
+        *,
+        primary_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        buckets: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        if_not_exists: bool = False,
+    ) -> Table:
+        """Create a table, its database and, if need be, the warehouse.
+
+        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
+        ``bucket.num``. **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
+
+        Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
+        written. With ``if_not_exists`` an existing table is returned as it is.
+        """
+        path = parse_table_name(name).require_table("create")
+        create = _create_action(path, schema, primary_key, partition_by, buckets, properties)
+        self._ensure()
+        names.create_database(self._storage, path.database)
+        for _ in range(_NAME_RACES_MAX):
+            pointer = names.resolve(self._storage, path)
+            existing = self._open(path, pointer.uuid) if pointer.uuid else None
+            if existing is not None:
+                if if_not_exists:
+                    return existing
+                raise TableExistsError(
+                    f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
+                )
+            uuid = self._world.ids.new_uuid()
+            placed = _placed(create, path, uuid, taken=pointer.number > 0)
+            record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
+            self._storage.put_if_absent(commit_key(uuid, 1), encode_record(record, uuid)[0])
+            if names.point(self._storage, path, pointer, uuid, self._world):
+                return self.table(str(path))
+        raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
+
+    def table(self, name: str) -> Table:
+        """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
+        parsed = parse_table_name(name)
+        path = parsed.require_table("open as a table")
+        self._require()
+        table = self._find(path)
+        if table is None:
+            raise self._not_found(path)
+        return table
+
+    def view(self, name: str) -> TableView:
+        """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
+
+        Raises `InvalidNameError` for a suffix that this table does not have, saying which exist.
+        """
+        parsed = parse_table_name(name)
+        return open_view(self.table(str(parsed.path)), parsed.suffix)
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
+        """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
+
+        Returns False where there is none and ``if_exists``. **Commit point:** the drop record in the table's log.
+        """
+        path = parse_table_name(name).require_table("drop")
+        self._require()
+        pointer = names.resolve(self._storage, path)
+        table = self._open(path, pointer.uuid) if pointer.uuid else None
+        if table is None or pointer.uuid is None:
+            if if_exists:
+                return False
+            raise self._not_found(path)
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            return () if state.dropped else (Drop(),)
+
+        table.log.commit(plan)
+        names.point(self._storage, path, pointer, None, self._world)
+        return True
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _ensure(self) -> None:
+        names.create_warehouse(self._storage, self._world)
+        self._known = True
+
+    def _require(self) -> None:
+        if not self._known:
+            names.require_warehouse(self._storage)
+            self._known = True
+
+    def _find(self, path: TablePath) -> Table | None:
+        pointer = names.resolve(self._storage, path)
+        return self._open(path, pointer.uuid) if pointer.uuid else None
+
+    def _open(self, path: TablePath, uuid: str) -> Table | None:
+        table = Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
+        return None if table.refresh().dropped else table
+
+    def _not_found(self, path: TablePath) -> StreamhouseError:
+        known = self.tables(path.database) or self.tables()
+        near = nearest(str(path), known)
+        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
+        return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
+
+
+def _create_action(
+    path: TablePath,
+    schema: pa.Schema | str | SparkSchema,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    buckets: int | None,
+    properties: Mapping[str, str] | None,
+) -> Create:
+    if primary_key:
+        raise InvalidOptionError(
+            f"table {path}: primary_key {list(primary_key)}: this version has tables without a primary key only; "
+            "leave it out",
+        )
+    texts = {str(k): str(v) for k, v in (properties or {}).items()}
+    if buckets is not None:
+        if texts.setdefault("bucket.num", str(buckets)) != str(buckets):
+            raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
+    table_schema = TableSchema.of(schema)
+    partitions = check_partition_columns(partition_by, table_schema)
+    parsed: TableProperties = parse_properties(texts, table_schema, partitions)
+    return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
+
+
+def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
+    location = lake_location(path, uuid, taken=taken)
+    return Create(
+        create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location
+    )
