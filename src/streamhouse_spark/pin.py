@@ -36,8 +36,10 @@ def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
 
 
 def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
-    """The rows committed at ``timestamp_ms`` or before. Raises `OffsetsTrimmedError` where log and lake reach not so
-    far back."""
+    """The rows committed at ``timestamp_ms`` or before.
+
+    Raises `OffsetsTrimmedError` where log and lake do not reach so far back.
+    """
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     pair = _newest_within(state, ends)
     hot = {}

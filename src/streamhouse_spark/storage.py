@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
+Names = list[str]  # inside the classes, `list` is a method
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Storage(Protocol):
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix``, in no order."""
 
-    def list_names(self, prefix: str) -> list[str]:
+    def list_names(self, prefix: str) -> Names:
         """The distinct next path parts behind ``prefix`` (which ends with ``/`` or is empty), sorted."""
 
     def delete(self, key: str) -> None:

@@ -72,11 +72,11 @@ class MemoryStorage:
     def now_ms(self) -> int:
         return self._world.clock.now_ms()
 
-    def local_path(self, key: str) -> str | None:
+    def local_path(self, key: str) -> str | None:  # noqa: ARG002 - the interface
         return None
 
     @contextmanager
-    def contention_hint(self, key: str) -> Iterator[None]:
+    def contention_hint(self, key: str) -> Iterator[None]:  # noqa: ARG002 - the interface
         yield
 
     def check_writable(self) -> None:

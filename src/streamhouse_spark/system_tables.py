@@ -82,9 +82,7 @@ class SystemTables:
         for bucket, log in self.state.buckets.items():
             lake_offset = self.state.lake_offset(bucket)
             size_bytes = sum(s.size_bytes for s in log.segments)
-            out.append(
-                (bucket, log.start, log.end, lake_offset, log.end - lake_offset, len(log.segments), size_bytes)
-            )
+            out.append((bucket, log.start, log.end, lake_offset, log.end - lake_offset, len(log.segments), size_bytes))
         return out
 
     def _segments(self) -> Sequence[Sequence[Any]]:

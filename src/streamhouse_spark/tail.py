@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,13 +41,16 @@ def follow(
         state.schema.select(columns)
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
-    return _follow(table, positions, columns, include_metadata, poll_ms, stop, until_ms)
+    return _follow(
+        table, positions, columns, include_metadata=include_metadata, poll_ms=poll_ms, stop=stop, until_ms=until_ms
+    )
 
 
 def _follow(
     table: Table,
     positions: dict[int, int],
     columns: Sequence[str] | None,
+    *,
     include_metadata: bool,
     poll_ms: float,
     stop: threading.Event | None,
@@ -88,7 +91,7 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
             return state.ends
         case "earliest":
             return {bucket: log.start for bucket, log in state.buckets.items()}
-        case datetime.datetime() if start.tzinfo is not None:
+        case dt.datetime() if start.tzinfo is not None:
             timestamp_ms = int(start.timestamp() * 1000)
             return {bucket: offset_at(log, timestamp_ms) for bucket, log in state.buckets.items()}
         case Mapping():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
@@ -96,7 +96,8 @@ class Warehouse:
         """Names of all tables, or of one database's, as ``<database>.<table>``, sorted."""
         self._require()
         found = [parse_database(database)] if database is not None else self.databases()
-        return [str(path) for name in found for path, _ in names.list_names(self._storage, name) if self.exists(str(path))]
+        paths = [path for name in found for path, _ in names.list_names(self._storage, name)]
+        return [str(path) for path in paths if self._find(path) is not None]
 
     def exists(self, name: str) -> bool:
         self._require()
@@ -221,9 +222,8 @@ def _create_action(
             "leave it out",
         )
     texts = {str(k): str(v) for k, v in (properties or {}).items()}
-    if buckets is not None:
-        if texts.setdefault("bucket.num", str(buckets)) != str(buckets):
-            raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
+    if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
+        raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
     table_schema = TableSchema.of(schema)
     partitions = check_partition_columns(partition_by, table_schema)
     parsed: TableProperties = parse_properties(texts, table_schema, partitions)
@@ -232,6 +232,4 @@ def _create_action(
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
     location = lake_location(path, uuid, taken=taken)
-    return Create(
-        create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location
-    )
+    return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

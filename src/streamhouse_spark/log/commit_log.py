@@ -194,7 +194,6 @@ class CommitLog:
     def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
         """Try to put the record; then the record that is there under its number, if any, and what storage said."""
         data, manifest = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
-        failure: StorageError | None = None
         try:
             if manifest is not None:
                 self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), manifest)
@@ -211,7 +210,7 @@ class CommitLog:
                 f"commit of record {record.number} to {self._storage.url}: the record cannot be read back ({error}); "
                 f"look whether a record with attempt {record.attempt} is in $commits before writing the rows again",
             ) from error
-        if stored.attempt == record.attempt and failure is not None and not isinstance(failure, ObjectExistsError):
+        if stored.attempt == record.attempt and not isinstance(failure, ObjectExistsError):
             self._make_durable(record, failure)
         return stored, failure
 

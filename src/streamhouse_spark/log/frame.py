@@ -1,4 +1,4 @@
-"""The frame of every metadata file: a checksummed JSON header and a binary payload.
+r"""The frame of every metadata file: a checksummed JSON header and a binary payload.
 
 ::
 

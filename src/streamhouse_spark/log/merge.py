@@ -62,7 +62,7 @@ def plan_inline_merge(state: TableState) -> list[MergeRun]:
 
 def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[MergeRun]:
     """Runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
-    runs = []
+    runs: list[MergeRun] = []
     for bucket, log in state.buckets.items():
         for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
             runs.extend(MergeRun(bucket, part) for part in _packed(small) if len(part) >= run_min)

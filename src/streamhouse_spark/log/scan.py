@@ -63,9 +63,7 @@ class LogSplit:
         )
 
 
-def plan_range(
-    state: TableState, bucket: int, offsets: OffsetRange, filter_: pc.Expression | None = None
-) -> LogSplit:
+def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc.Expression | None = None) -> LogSplit:
     """One split for ``offsets`` of a bucket. Raises `OffsetsTrimmedError` where the log no longer holds them all."""
     log = state.buckets[bucket]
     if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
@@ -154,9 +152,7 @@ class _Adapter:
         if self._as_it_is:
             return batch
         arrays = [
-            pa.nulls(batch.num_rows, field.type)
-            if name is None
-            else _cast(batch.column(name), field.type)
+            pa.nulls(batch.num_rows, field.type) if name is None else _cast(batch.column(name), field.type)
             for name, field in zip(self._sources, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -52,7 +52,9 @@ class SegmentIndex:
     def from_bytes(cls, data: bytes | memoryview) -> SegmentIndex:
         words = np.frombuffer(data, "<i8")
         if len(words) < 4 or 4 + 2 * words[1] + words[2] + 2 * words[3] != len(words):
-            raise CorruptDataError(f"a segment index of {len(words) * 8} bytes has the wrong length; restore the record")
+            raise CorruptDataError(
+                f"a segment index of {len(words) * 8} bytes has the wrong length; restore the record"
+            )
         batches, blocks, times = (int(n) for n in words[1:4])
         parts = np.split(words[4:], np.cumsum([batches, batches, blocks, times]))
         return cls(int(words[0]), parts[0], parts[1], parts[2].view("<u8"), parts[3], parts[4])
@@ -101,7 +103,7 @@ class Segment:
         return SegmentIndex.from_bytes(self.index_bytes)
 
     def placed(self, base_offset: int, commit: int, time_ms: int) -> Segment:
-        """This staged segment as commit record ``commit`` adds it."""
+        """The staged segment as commit record ``commit`` adds it."""
         return replace(self, base_offset=base_offset, commit=commit, first_time_ms=time_ms, last_time_ms=time_ms)
 
     def commit_times_ms(self, offsets: OffsetRange) -> npt.NDArray[np.int64]:

@@ -113,11 +113,11 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
         except ObjectNotFoundError as error:
             raise _missing(storage, key) from error
         _Blocks(f"{storage.url}/{key}", segment).check(data, 0, len(data), len(data))
-    rows = sum(
-        b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets)
-    )
+    rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
     if rows != segment.num_rows:
-        raise CorruptDataError(f"segment at offset {segment.base_offset} holds {rows} rows, expected {segment.num_rows}")
+        raise CorruptDataError(
+            f"segment at offset {segment.base_offset} holds {rows} rows, expected {segment.num_rows}"
+        )
 
 
 def _missing(storage: Storage, key: str) -> CorruptDataError:
@@ -281,7 +281,7 @@ class _FetchedFile:
         return pa.py_buffer(data)
 
     def read(self, size: int = -1) -> bytes:
-        return self.read_buffer(size).to_pybytes()
+        return bytes(self.read_buffer(size))
 
     def seek(self, position: int, whence: int = 0) -> int:
         base = (0, self._position, self._size_bytes)[whence]

@@ -45,7 +45,9 @@ def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegm
     return StagedSegment(_described(rows, bucket, shape, len(data)), data)
 
 
-def stage_object(storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+def stage_object(
+    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape
+) -> StagedSegment:
     """Write rows as ``segments/<uuid>.arrow``, durable when this returns."""
     batches = _rebatched(rows)
     size_bytes, index = write_batches(

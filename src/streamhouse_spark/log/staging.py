@@ -199,5 +199,3 @@ def written_fits(written: TableSchema, current: TableSchema) -> bool:
         elif before.type != column.type or (before.nullable and not column.nullable):
             return False
     return True
-
-

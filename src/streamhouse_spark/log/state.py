@@ -117,7 +117,7 @@ def fold(state: TableState | None, record: Record) -> TableState:
 def _created(record: Record) -> TableState:
     create = record.actions[0] if record.actions else None
     if record.number != 1 or not isinstance(create, act.Create):
-        raise CorruptDataError(f"record {record.number} of table {record.table_uuid}: expected the record that creates it")
+        raise CorruptDataError(f"record {record.number} of table {record.table_uuid} is not one that creates a table")
     return TableState(
         table_uuid=record.table_uuid,
         version=0,
@@ -134,7 +134,7 @@ def _created(record: Record) -> TableState:
     )
 
 
-def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: PLR0911 - one line per action
+def _apply(state: TableState, action: Action, record: Record) -> TableState:
     match action:
         case act.Append(segments):
             return replace(state, buckets=_appended(state, segments))
@@ -263,7 +263,11 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
 def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
     history = tuple(act.lake_from_json(pair) for pair in data["lake"])
     buckets = {
-        b["bucket"]: BucketLog(*b["range"], tuple(act.segment_from_json(s, payload) for s in b["segments"]))
+        b["bucket"]: BucketLog(
+            start=b["range"][0],
+            end=b["range"][1],
+            segments=tuple(act.segment_from_json(s, payload) for s in b["segments"]),
+        )
         for b in data["buckets"]
     }
     return TableState(
@@ -286,7 +290,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
             for app_id, version, owner, commit, offsets in data["transactions"]
         },
         condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
-        manifests={number: uuid for number, uuid in data["manifests"]},
+        manifests=dict(data["manifests"]),
         dropped=data["dropped"],
     )
 

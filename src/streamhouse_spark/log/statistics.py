@@ -6,7 +6,7 @@ microseconds, decimals strings. A column whose floats hold NaN has no statistics
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ import pyarrow.dataset as ds
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
-_EPOCH_DATE = datetime.date(1970, 1, 1)
+_EPOCH_DATE = dt.date(1970, 1, 1)
 
 
 def can_have_stats(data_type: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_integer(data_type)
         or pa.types.is_floating(data_type)
         or pa.types.is_date(data_type)
@@ -85,7 +85,7 @@ def collect_partitions(rows: pa.Table, partition_by: Sequence[str]) -> tuple[tup
 def value_to_json(value: Any) -> Any:
     """A scalar as records hold it. Dates and timestamps as ISO text, decimals as text, bytes as hexadecimal."""
     match value:
-        case datetime.datetime() | datetime.date():
+        case dt.datetime() | dt.date():
             return value.isoformat()
         case decimal.Decimal():
             return str(value)
@@ -134,7 +134,7 @@ def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expressi
 def stat_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """A bound of `collect_stats` as a scalar of the column's type."""
     if pa.types.is_date32(data_type):
-        return pa.scalar(_EPOCH_DATE + datetime.timedelta(days=value), data_type)
+        return pa.scalar(_EPOCH_DATE + dt.timedelta(days=value), data_type)
     if pa.types.is_timestamp(data_type):
         return pa.scalar(value, pa.int64()).cast(data_type)
     if pa.types.is_decimal(data_type):
