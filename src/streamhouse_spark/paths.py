@@ -11,6 +11,7 @@
     tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
     tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
+    tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
     lake/<database>/<table>/                         default place of the lake table
 
 Keys are relative to the warehouse; names follow a strict grammar, so that no name can leave its folder.
@@ -141,6 +142,10 @@ def parse_number(key: str) -> int | None:
     """The number that a commit, checkpoint or floor key ends with; None for any other key."""
     match = _NUMBER.search(key.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def tiering_claim_key(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}tiering-claim.json"
 
 
 def lake_location(path: TablePath, table_uuid: str, *, taken: bool) -> str:

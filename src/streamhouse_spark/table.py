@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, SetProperties
+from streamhouse_spark.errors import LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
 from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport, clean
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
@@ -186,6 +186,21 @@ class Table:
 
         self._log.commit(plan)
 
+    def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
+        """Say that a named consumer has processed everything below ``offsets``; None forgets it.
+
+        Trimming keeps what the consumer has not processed, until it was silent for the table's time to live and a
+        week more.
+        """
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            known = state.consumers.get(consumer_id)
+            if (known is None and offsets is None) or (known is not None and known.offsets == offsets):
+                return ()
+            return (MoveConsumer(consumer_id, dict(offsets) if offsets is not None else None),)
+
+        self._log.commit(plan)
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def to_arrow(
@@ -314,9 +329,23 @@ class Table:
         """
         if dry_run:
             return MaintainReport(0, {}, clean(self._log, self._storage, grace_ms=grace_ms, dry_run=True))
-        self.refresh()
+        self._require_lake_kept()
         merged = self.merge_inline() + self.merge_small()
         properties = self.properties
         trimmed = trim(self._log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
         self._log.checkpoint(self.refresh())
         return MaintainReport(merged, trimmed, clean(self._log, self._storage, grace_ms=grace_ms))
+
+    def _require_lake_kept(self) -> None:
+        """Refuse to trim what a rolled-back lake no longer holds."""
+        recorded = self.refresh().lake
+        if recorded is None or not self.properties.datalake_enabled:
+            return
+        newest = self.open_lake().newest()
+        held = newest.offsets if newest is not None else {}
+        lost = {b: (held.get(b, 0), o) for b, o in recorded.offsets.items() if held.get(b, 0) < o}
+        if lost:
+            raise LakeRolledBackError(
+                f"{self.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
+                "nothing was trimmed. Bring the lake back to its newest snapshot, or tier into a new table",
+            )

@@ -96,6 +96,14 @@ class ForgetTransactions:
     app_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MoveConsumer:
+    """A named consumer has processed everything below ``offsets``; trimming waits for it. None forgets it."""
+
+    consumer_id: str
+    offsets: Mapping[int, int] | None
+
+
 Action = (
     Create
     | Append
@@ -108,6 +116,7 @@ Action = (
     | Purge
     | Drop
     | ForgetTransactions
+    | MoveConsumer
 )
 
 
@@ -178,6 +187,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "drop"}
         case ForgetTransactions(app_ids):
             return {"type": "forget", "app_ids": list(app_ids)}
+        case MoveConsumer(consumer_id, offsets):
+            moved = None if offsets is None else _to_json_map(offsets)
+            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved}
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:
@@ -212,6 +224,9 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:
             return Drop()
         case "forget":
             return ForgetTransactions(tuple(data["app_ids"]))
+        case "consumer":
+            offsets = data["offsets"]
+            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets))
         case unknown:
             raise ValueError(f"unknown action {unknown!r}")
 

@@ -1,6 +1,7 @@
 """Trimming: how far the start of each bucket may advance.
 
-At most to what the time to live allows **and**, where the table has a lake, to what the recorded lake snapshot holds.
+At most to what the time to live allows **and**, where the table has a lake, to what the recorded lake snapshot holds,
+**and** to the position of each named consumer that said something within `CONSUMER_LIMIT_MS`.
 Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record condemns them, and
 cleaning deletes them after the grace, so readers that pinned an earlier state go on.
 """
@@ -13,6 +14,10 @@ from streamhouse_spark.log.actions import Action, Trim
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
+
+
+CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
+"""A consumer that was silent for longer than this, beyond the time to live, no longer holds trimming back."""
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
@@ -33,9 +38,14 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
     """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything."""
     if ttl_ms <= 0:
         return {}
+    active = [c for c in state.consumers.values() if c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]
+
+    def waiting(bucket: int, end: int) -> list[int]:
+        return [end, *(c.offsets.get(bucket, 0) for c in active)]
+
     starts = {}
     for bucket, log in state.buckets.items():
-        limit = state.lake_offset(bucket) if lake_enabled else log.end
+        limit = min(state.lake_offset(bucket) if lake_enabled else log.end, *waiting(bucket, log.end))
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
             if segment.end_offset > limit or time_ms > now_ms - ttl_ms:

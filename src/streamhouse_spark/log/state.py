@@ -45,6 +45,14 @@ class TransactionEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """How far a named consumer is, and when it last said so."""
+
+    offsets: Mapping[int, int]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Condemned:
     commit: int
     time_ms: int
@@ -73,6 +81,7 @@ class TableState:
     condemned: Mapping[str, Condemned] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
+    consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
     dropped: bool = False
 
     @property
@@ -162,6 +171,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:
             return replace(state, dropped=True)
         case act.ForgetTransactions(app_ids):
             return replace(state, transactions={k: t for k, t in state.transactions.items() if k not in app_ids})
+        case act.MoveConsumer(consumer_id, offsets):
+            others = {k: c for k, c in state.consumers.items() if k != consumer_id}
+            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms)}
+            return replace(state, consumers={**others, **moved})
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -256,6 +269,9 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         ],
         "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
         "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
+        "consumers": [
+            [name, c.time_ms, {str(b): o for b, o in sorted(c.offsets.items())}] for name, c in state.consumers.items()
+        ],
         "dropped": state.dropped,
     }
 
@@ -291,6 +307,9 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         },
         condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
+        consumers={
+            name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms) for name, ms, offsets in data["consumers"]
+        },
         dropped=data["dropped"],
     )
 
