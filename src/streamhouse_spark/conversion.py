@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema import canonical_type
+from streamhouse_spark.schema import is_any_list
 
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
@@ -60,9 +60,10 @@ class Conversion:
         """Python values. Raises `SchemaMismatchError` where one is of another kind or would be lost."""
         self.check_python(values, target)
         try:
-            return pa.array(values, type=target)
+            result = pa.array(values, type=target)
         except _ARROW_ERRORS as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
+        return result
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
@@ -70,6 +71,8 @@ class Conversion:
             return self._cast_struct(array, target)
         if types.is_list(target):
             return self._cast_list(array, target)
+        if types.is_map(target):
+            return self._cast_map(array, target)
         if types.is_integer(source) and types.is_decimal(target):
             # A direct cast wants room for every value of the integer type, not only for those that are there.
             return array.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
@@ -99,7 +102,7 @@ class Conversion:
                 self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_listed(fields)}")
         children = array.flatten()
         parts = [
-            Conversion(self.table, f"{self.path}.{field.name}").cast(children[given[field.name]], field.type)
+            self._inner(field.name).cast(children[given[field.name]], field.type)
             if field.name in given
             else pa.nulls(len(array), field.type)
             for field in target
@@ -107,14 +110,22 @@ class Conversion:
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=array.is_null())
 
     def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        plain = array.cast(pa.list_(array.type.value_type))
-        first, last = plain.offsets[0].as_py(), plain.offsets[-1].as_py()
-        elements = Conversion(self.table, f"{self.path}.element").cast(
-            plain.values.slice(first, last - first),
-            target.value_type,
-        )
-        offsets = pc.subtract(plain.offsets, pa.scalar(first, pa.int32()))
-        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=plain.is_null())
+        # Not Arrow's own cast: for list views it is wrong, and inside lists it parses text and drops zones.
+        elements = self._inner("element").cast(array.flatten(), target.value_type)
+        lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
+        ends = pc.cumulative_sum(lengths)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=array.is_null())
+
+    def _cast_map(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        keys = self._inner("key").cast(array.keys.slice(first, last - first), target.key_type)
+        items = self._inner("value").cast(array.items.slice(first, last - first), target.item_type)
+        offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
+
+    def _inner(self, name: str) -> Conversion:
+        return Conversion(self.table, f"{self.path}.{name}")
 
     def _check_family(self, source: pa.DataType, target: pa.DataType) -> None:
         pair = _family(source, self.path), _family(target, self.path)
@@ -138,33 +149,45 @@ class Conversion:
                 self._fail(
                     f"has a Python {kind.__name__}{where}, which is no {type_name(target)}; {_PYTHON_REMEDIES[family]}"
                 )
-        if family.startswith("timestamp"):
+        if family in ("integer", "float"):
+            self._check_numbers(values, target)
+        elif family.startswith("timestamp"):
             self._check_zones(values, zoned=family == "timestamp")
         elif family in ("list", "map", "struct"):
             self._check_nested([value for value in values if value is not None], target)
 
     def _check_zones(self, values: list[Any], *, zoned: bool) -> None:
         for value in values:
-            if value is not None and (getattr(value, "tzinfo", None) is not None) is not zoned:
+            if value is not None and (value.tzinfo is not None) is not zoned:
                 found, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
                 self._fail(f"has a time with {found}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
+
+    def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
+        floats = [value for value in values if isinstance(value, float | np.floating)]
+        if pa.types.is_integer(target):
+            lost = next((value for value in floats if value % 1 != 0), None)  # also true for nan and infinity
+        elif pa.types.is_float32(target):
+            lost = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
+        else:
+            lost = None
+        if lost is not None:
+            self._fail(f"has the value {lost}, which {type_name(target)} cannot hold")
 
     def _check_nested(self, values: list[Any], target: pa.DataType) -> None:
         types = pa.types
         if types.is_list(target):
-            Conversion(self.table, f"{self.path}.element").check_python(list(chain(*values)), target.value_type)
+            self._inner("element").check_python(list(chain(*values)), target.value_type)
         elif types.is_map(target):
             pairs = list(chain(*(value.items() if isinstance(value, dict) else value for value in values)))
-            Conversion(self.table, f"{self.path}.key").check_python([p[0] for p in pairs], target.key_type)
-            Conversion(self.table, f"{self.path}.value").check_python([p[1] for p in pairs], target.item_type)
+            self._inner("key").check_python([p[0] for p in pairs], target.key_type)
+            self._inner("value").check_python([p[1] for p in pairs], target.item_type)
         else:
             fields = {field.name for field in target}
             for name in dict.fromkeys(chain(*values)):
                 if name not in fields:
                     self._fail(f"has a field {name!r} that the table's struct lacks; its fields are {_listed(fields)}")
             for field in target:
-                inner = Conversion(self.table, f"{self.path}.{field.name}")
-                inner.check_python([value.get(field.name) for value in values], field.type)
+                self._inner(field.name).check_python([value.get(field.name) for value in values], field.type)
 
     def _fail(self, problem: str) -> NoReturn:
         refuse_column(self.table, self.path, problem)
@@ -172,28 +195,32 @@ class Conversion:
 
 def _family(arrow: pa.DataType, column: str) -> str:
     """What kind of values a type has, whatever their width."""
-    canonical = canonical_type(arrow, column=column)
-    types = pa.types
-    if types.is_timestamp(canonical):
-        return "timestamp" if canonical.tz is not None else "timestamp_ntz"
-    if types.is_integer(arrow):
-        return "integer"
+    if pa.types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz is not None else "timestamp_ntz"
     for family, belongs in _FAMILIES:
-        if belongs(canonical):
+        if belongs(arrow):
             return family
-    raise AssertionError(f"no family for the canonical type {canonical}")
+    raise SchemaMismatchError(
+        f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it first"
+    )
 
 
+def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda arrow: any(is_one(arrow) for is_one in predicates)
+
+
+_IS = pa.types
 _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
-    ("boolean", pa.types.is_boolean),
-    ("float", pa.types.is_floating),
-    ("decimal", pa.types.is_decimal),
-    ("string", pa.types.is_string),
-    ("binary", pa.types.is_binary),
-    ("date", pa.types.is_date),
-    ("list", pa.types.is_list),
-    ("map", pa.types.is_map),
-    ("struct", pa.types.is_struct),
+    ("boolean", _IS.is_boolean),
+    ("integer", _IS.is_integer),
+    ("float", _IS.is_floating),
+    ("decimal", _IS.is_decimal),
+    ("string", _any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
+    ("binary", _any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("date", _IS.is_date),
+    ("list", is_any_list),
+    ("map", _IS.is_map),
+    ("struct", _IS.is_struct),
 )
 _LOSSLESS: Final = {
     ("integer", "float"),
@@ -204,6 +231,7 @@ _LOSSLESS: Final = {
 }
 """Pairs of families where the cast itself finds the values that would be lost."""
 
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
 _DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
 _REMEDIES: Final = {
@@ -222,7 +250,7 @@ _PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "binary": (bytes, bytearray, memoryview),
     "date": (dt.date,),
     "timestamp": (dt.datetime,),
-    "timestamp_ntz": (dt.datetime, np.datetime64),
+    "timestamp_ntz": (dt.datetime,),
     "list": (list, tuple, np.ndarray),
     "map": (dict, list, tuple),
     "struct": (dict,),

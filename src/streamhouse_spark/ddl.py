@@ -383,7 +383,8 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                self._fail(_Token("mark", text[position:].strip()[:1], position), "a name, a type or a comma")
+                rest = text[position:].lstrip()
+                self._fail(_Token("mark", rest[:1], len(text) - len(rest)), "a name, a type or a comma")
             kind = match.lastgroup or "mark"
             value = match.group(kind)
             if kind == "quoted":
@@ -404,8 +405,11 @@ class _Parser:
 
 
 def _unescape(literal: str, quote: str) -> str:
-    doubled = literal.replace(quote * 2, quote)
-    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m.group(1), m.group(1)), doubled, flags=re.DOTALL)
+    def plain(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        return quote if escaped is None else _ESCAPES.get(escaped, escaped)
+
+    return re.sub(rf"\\(.)|{quote}{quote}", plain, literal, flags=re.DOTALL)
 
 
 def _shortened(text: str) -> str:

@@ -114,7 +114,7 @@ def _aligned(source: _Source, schema: TableSchema, table: str) -> pa.Table:
     for name in source.names:
         column = schema.find(name)
         if column is None:
-            refuse_column(table, name, f"of the rows is not in the table{schema.hint(name)}")
+            raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{schema.hint(name)}")
         other = given.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:
             refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")

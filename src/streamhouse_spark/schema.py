@@ -172,7 +172,7 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
         return pa.binary()
     if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
         return canonical_type(arrow.value_type, column=column)
-    if _is_any_list(arrow):
+    if is_any_list(arrow):
         return ddl.list_type(canonical_type(arrow.value_type, column=f"{column}.element"))
     if types.is_map(arrow):
         return pa.map_(
@@ -214,7 +214,7 @@ _WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
 }
 
 
-def _is_any_list(arrow: pa.DataType) -> bool:
+def is_any_list(arrow: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_list(arrow)
