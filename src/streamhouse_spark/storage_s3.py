@@ -166,11 +166,14 @@ class S3Storage:
                 f"{self._url} ignores If-None-Match: a second put-if-absent replaced the first, so that two writers "
                 "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
             )
-        found = self.read(key)
+        try:
+            found = self.read(key)
+        except ObjectNotFoundError:
+            found = b"nothing"
         if found != b"first":
             raise StorageError(
-                f"{self._url} does not return what was written: expected {b'first'!r}, found {found[:20]!r}; use a "
-                "store with read-after-write consistency, without a cache before it",
+                f"{self._url} does not return what was written: expected 'first', found {found[:20]!r}; use a store "
+                "with read-after-write consistency, without a cache before it",
             )
 
     def _ask_time(self, clock: StoreClock) -> int:

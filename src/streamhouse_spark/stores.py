@@ -43,7 +43,7 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
     if scheme in ("s3", "s3a"):
         from streamhouse_spark.storage_s3 import S3Storage
 
-        return S3Storage(location, settings, world)
+        return S3Storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":
         return _local(_file_path(location), settings)
     raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")
