@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.base import LakePlan, LakeSnapshot, LakeTable
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.projection import Projection, parse_filter
+from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -25,6 +28,15 @@ def open_lake(table: Table) -> LakeTable:
     from streamhouse_spark.lake.open import open_lake_table
 
     return open_lake_table(table.storage, table.settings, table.state, table.world)
+
+
+def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
+    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog."""
+    if any(name.startswith("lake.") for name in settings) or not storage.list_names(f"{state.lake_location}/"):
+        return
+    from streamhouse_spark.lake.open import open_lake_table
+
+    open_lake_table(storage, settings, state, world).drop(purge=True)
 
 
 class LakeView:

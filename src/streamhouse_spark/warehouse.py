@@ -13,9 +13,12 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from streamhouse_spark.lake_view import drop_lake_table
 from streamhouse_spark.log import names
 from streamhouse_spark.log.actions import Action, Create, Drop
+from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
@@ -182,6 +185,16 @@ class Warehouse:
         names.point(self._storage, path, pointer, None, self._world)
         return True
 
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
+        """Delete what is left of tables that were dropped, or never got a name, longer ago than the grace.
+
+        A lake table goes too where it lies in the warehouse; one in an outside catalog stays.
+        """
+        self._require()
+        return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
+
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _ensure(self) -> None:
@@ -199,7 +212,14 @@ class Warehouse:
 
     def _open(self, path: TablePath, uuid: str) -> Table | None:
         table = Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
-        return None if table.refresh().dropped else table
+        try:
+            return None if table.refresh().dropped else table
+        except TableNotFoundError:  # dropped so long ago that its files are gone
+            return None
+
+    def _drop_lake(self, state: TableState) -> None:
+        if parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
+            drop_lake_table(self._storage, self._settings, state, self._world)
 
     def _not_found(self, path: TablePath) -> StreamhouseError:
         known = self.tables(path.database) or self.tables()

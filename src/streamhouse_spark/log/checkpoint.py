@@ -76,6 +76,10 @@ def _usable(storage: Storage, table_uuid: str, number: int) -> TableState | None
         return None
 
 
+TOMBSTONE = 10**19
+"""The floor of a dropped table whose files are being deleted: every record number is void, for good."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """Records below ``floor`` are void. ``time_ms`` is the store time at which that was said."""

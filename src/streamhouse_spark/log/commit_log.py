@@ -31,7 +31,7 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
 )
 from streamhouse_spark.log.actions import Action, Condemn, Purge
-from streamhouse_spark.log.checkpoint import newest_checkpoint, read_floor, write_checkpoint
+from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_checkpoint
 from streamhouse_spark.log.record import Record, decode_record, encode_record, read_record
 from streamhouse_spark.log.state import TableState, TransactionEntry, fold
 from streamhouse_spark.model import Transaction
@@ -104,6 +104,8 @@ class CommitLog:
                         )
                     self._state = state
                     return state
+                if self._floor >= TOMBSTONE:
+                    raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
             raise StorageError(
                 f"{self._storage.url}/{commits_prefix(self._table_uuid)}: records below {self._floor} were cleaned up "

@@ -15,7 +15,6 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
 
-
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 """A consumer that was silent for longer than this, beyond the time to live, no longer holds trimming back."""
 

@@ -143,7 +143,7 @@ def _created(record: Record) -> TableState:
     )
 
 
-def _apply(state: TableState, action: Action, record: Record) -> TableState:
+def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: C901 - a case an action
     match action:
         case act.Append(segments):
             return replace(state, buckets=_appended(state, segments))

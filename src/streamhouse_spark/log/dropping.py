@@ -1,0 +1,95 @@
+"""Deleting the files of tables that nobody can open any more.
+
+Dropped tables, and tables that never got a name because their creator died, go in steps, each of which may be
+interrupted and repeated: the drop record (commit point of dropping); the grace later a tombstone, a floor above every
+record number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace
+later the lake table, the files, and last the commit records. The tombstone stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, TableNotFoundError
+from streamhouse_spark.log.actions import Drop
+from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
+from streamhouse_spark.log.cleaning import CleanReport
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.names import resolve
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
+from streamhouse_spark.storage import Storage
+
+DropLake = Callable[[TableState], None]
+
+
+def clean_dropped(
+    storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
+) -> CleanReport:
+    """Take every table that is dropped or was never named one step further. ``deleted`` lists files."""
+    report = CleanReport(dry_run)
+    for uuid in storage.list_names(TABLES_PREFIX):
+        index, tombstone_ms = _tombstone(storage, uuid)
+        if tombstone_ms is None:
+            _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
+        elif tombstone_ms + grace_ms <= storage.now_ms():
+            _delete_files(storage, uuid, drop_lake, report)
+    return report
+
+
+def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
+    """The index of the newest floor, and when it was written if it is a tombstone."""
+    index, written_ms = 0, None
+    while (floor := read_floor(storage, uuid, index + 1)) is not None:
+        index += 1
+        written_ms = floor.time_ms if floor.floor >= TOMBSTONE else None
+    return index, written_ms
+
+
+def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
+    log = CommitLog(storage, uuid, world)
+    try:
+        state = log.refresh()
+    except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
+        return
+    old = state.time_ms + grace_ms <= storage.now_ms()
+    if not old or dry_run:
+        return
+    if state.dropped:
+        with suppress(ObjectExistsError):
+            write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
+    elif not _is_named(storage, state):
+        log.commit(lambda current, _: () if current.dropped else (Drop(),))
+
+
+def _is_named(storage: Storage, state: TableState) -> bool:
+    database, _, table = state.name.partition(".")
+    return resolve(storage, TablePath(database, table)).uuid == state.table_uuid
+
+
+def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:
+    keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))]
+    last = commits_prefix(uuid)
+    keys.sort(key=lambda key: (key.startswith(last), key))
+    report.deleted.extend(keys)
+    if report.dry_run or not keys:
+        return
+    state = _last_state(storage, uuid)
+    if state is not None:
+        drop_lake(state)
+    for key in keys:
+        storage.delete(key)
+
+
+def _last_state(storage: Storage, uuid: str) -> TableState | None:
+    """What the records still say, without regard to the tombstone; None when they are gone."""
+    state = newest_checkpoint(storage, uuid)
+    if state is not None:
+        return state
+    with suppress(ObjectNotFoundError):
+        return fold(None, read_record(storage, uuid, 1)[0])
+    return None
