@@ -58,6 +58,7 @@ class StreamhouseError(Exception):
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         self.condition = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
+        message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
         super().__init__(message if message.startswith(prefix) else prefix + message)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.errors import LakeRolledBackError, SnapshotExpiredError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
 from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport, clean
 from streamhouse_spark.log.commit_log import CommitLog
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,11 @@ class Table:
         return self._log.state
 
     def refresh(self) -> TableState:
-        """Read the newest state."""
-        return self._log.refresh()
+        """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
+        state = self._log.refresh()
+        if state.dropped:
+            raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
+        return state
 
     @property
     def schema(self) -> pa.Schema:
@@ -139,8 +145,7 @@ class Table:
         """
         table = coerce(rows, self.state.schema, table=self.name)
         offsets, committed = commit_staged(self._log, self.stager().stage(table), transaction=transaction)
-        if inline_merge_due(committed.state):
-            self.merge_inline()
+        self._merge_if_due(committed.state)
         return offsets
 
     def stager(self) -> Stager:
@@ -163,9 +168,16 @@ class Table:
     def commit(self, staged: Staged, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `append` does."""
         offsets, committed = commit_staged(self._log, staged, transaction=transaction)
-        if inline_merge_due(committed.state):
-            self.merge_inline()
+        self._merge_if_due(committed.state)
         return offsets
+
+    def _merge_if_due(self, state: TableState) -> None:
+        """Merging is work on the side: the rows are stored, so a failure here must not look like one of the append."""
+        if inline_merge_due(state):
+            try:
+                self.merge_inline()
+            except StreamhouseError as error:
+                logger.warning("inline rows of %s were not merged, the next append tries again: %s", self.name, error)
 
     def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
         """Set and unset properties. Raises `InvalidOptionError` for unknown, fixed or impossible ones."""

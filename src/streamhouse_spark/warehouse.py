@@ -96,9 +96,12 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of all tables, or of one database's, as ``<database>.<table>``, sorted."""
+        """Names of all tables, or of one database's, as ``<database>.<table>``, sorted.
+
+        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+        """
         self._require()
-        found = [parse_database(database)] if database is not None else self.databases()
+        found = [self._known_database(database)] if database is not None else self.databases()
         paths = [path for name in found for path, _ in names.list_names(self._storage, name)]
         return [str(path) for path in paths if self._find(path) is not None]
 
@@ -213,7 +216,7 @@ class Warehouse:
     def _open(self, path: TablePath, uuid: str) -> Table | None:
         table = Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
         try:
-            return None if table.refresh().dropped else table
+            return None if table.log.refresh().dropped else table
         except TableNotFoundError:  # dropped so long ago that its files are gone
             return None
 
@@ -221,8 +224,19 @@ class Warehouse:
         if parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
             drop_lake_table(self._storage, self._settings, state, self._world)
 
+    def _known_database(self, name: str) -> str:
+        database = parse_database(name)
+        if names.database_exists(self._storage, database):
+            return database
+        known = self.databases()
+        near = nearest(database, known)
+        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
+        raise TableNotFoundError(
+            f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
+        )
+
     def _not_found(self, path: TablePath) -> StreamhouseError:
-        known = self.tables(path.database) or self.tables()
+        known = self.tables()
         near = nearest(str(path), known)
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")

@@ -72,15 +72,19 @@ def create_database(storage: Storage, database: str) -> bool:
     try:
         storage.put_if_absent(database_key(database), encode_frame("database", {"name": database}))
     except ObjectExistsError:
+        database_exists(storage, database)  # refuses a newer format
         return False
     return True
 
 
 def database_exists(storage: Storage, database: str) -> bool:
+    """Raises `FormatVersionError` for a database of a newer format."""
+    key = database_key(database)
     try:
-        storage.size_bytes(database_key(database))
+        data = storage.read(key)
     except ObjectNotFoundError:
         return False
+    decode_frame("database", data, f"{storage.url}/{key}")
     return True
 
 

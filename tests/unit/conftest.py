@@ -1,0 +1,49 @@
+"""Fixtures for tests of tables: each runs on a directory and in memory, under a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.clock import World
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.warehouse import Warehouse
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock()
+
+
+@pytest.fixture
+def world(clock) -> World:
+    return sim_world(0, clock)
+
+
+@pytest.fixture
+def memory(world) -> MemoryStorage:
+    return MemoryStorage(world)
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, warehouse_path, world) -> Storage:
+    """The store of one warehouse; files have real times, all else has the simulated clock's."""
+    if request.param == "local":
+        return LocalStorage(warehouse_path, fsync=False, world=world)
+    return request.getfixturevalue("memory")
+
+
+@pytest.fixture
+def wh(store, world) -> Warehouse:
+    return Warehouse("wh", storage=store, world=world)
+
+
+@pytest.fixture
+def other_process(store, clock) -> Callable[[], Warehouse]:
+    """The same warehouse as another process has it: nothing is shared but storage and time."""
+    seeds = iter(range(1, 1000))
+    return lambda: Warehouse("wh", storage=store, world=sim_world(next(seeds), clock))
