@@ -35,7 +35,7 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
 
 .PHONY: bench
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: soak
 soak: java $(VENV)/dev.stamp ## SOAK_ROUNDS=1000 rounds of killed writers, tierers and readers

@@ -1,0 +1,63 @@
+"""``python -m benchmarks``: run benchmarks by name, all by default, and print a line for each figure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks.appends import bulk_append, flat_appends, small_appends
+from benchmarks.freshness import freshness
+from benchmarks.measure import Bench, Figure
+from benchmarks.opening import opening
+from benchmarks.reading import hot_projection
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "bulk-append": bulk_append,
+    "small-appends": small_appends,
+    "flat-appends": flat_appends,
+    "freshness": freshness,
+    "hot-projection": hot_projection,
+    "opening": opening,
+}
+ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
+@click.option("--quick", is_flag=True, help="A tenth of the data and few rounds: shows that it runs, not how fast.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="Where to write; the disk that is measured.")
+def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | None) -> None:
+    """Measure streamhouse-spark beside its peers, in turns, on the same data.
+
+    NAMES are benchmarks; without any, all run.
+    """
+    base = scratch or ARTIFACTS
+    base.mkdir(parents=True, exist_ok=True)
+    if output == "text":
+        click.echo(f"{'':44} {'ours':>9} {'peer':>9} {'':8} {'ratio':>7}  {'goal':8} {'':7} peer")
+    for name in names or BENCHMARKS:
+        directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
+        try:
+            for figure in BENCHMARKS[name](Bench(directory, ARTIFACTS / "data", quick)):
+                click.echo(_line(figure) if output == "text" else json.dumps(figure.to_json()))
+                sys.stdout.flush()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _line(figure: Figure) -> str:
+    return (
+        f"{figure.name:44} {figure.ours:9.3g} {figure.peer:9.3g} {figure.unit:8} {figure.ratio:6.3g}x  "
+        f"{figure.goal or '-'!s:8} {figure.verdict:7} {figure.peer_name}" + (f"; {figure.note}" if figure.note else "")
+    )
+
+
+if __name__ == "__main__":
+    main()
