@@ -107,3 +107,14 @@ def test_a_local_warehouse_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_fsync_is_on_unless_the_warehouse_setting_says_no(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    storage_for(str(tmp_path), {"storage.local.fsync": "false"}).put_if_absent("loose", b"rows")
+    assert synced == []
+    storage_for(str(tmp_path)).put_if_absent("kept", b"rows")
+    assert len(synced) == 2  # the file, then its directory
+    with pytest.raises(InvalidOptionError, match=r"storage.local.fsync: found 'no', expected true or false"):
+        storage_for(str(tmp_path), {"storage.local.fsync": "no"})
