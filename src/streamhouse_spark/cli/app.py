@@ -1,0 +1,64 @@
+"""The group of all commands, and the entry point."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+import click
+
+from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
+from streamhouse_spark.cli.session import Session, shared_options, write_examples
+from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls
+
+_SECTIONS: Final = {
+    "Start here": ("demo", "doctor"),
+    "Tables": ("ls", "describe", "create", "alter", "drop"),
+    "Rows": ("head", "tail", "append"),
+    "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
+}
+_EXAMPLES: Final = """
+streamhouse demo
+export STREAMHOUSE_WAREHOUSE=./warehouse
+streamhouse create sales.orders --schema 'order_id BIGINT NOT NULL, customer STRING, amount DOUBLE'
+echo '{"order_id": 1, "customer": "ann", "amount": 9.5}' | streamhouse append sales.orders - --format json
+streamhouse tier --once
+streamhouse head 'sales.orders$lake'
+"""
+
+
+class _Group(click.Group):
+    """Lists the commands by what they are for, and teaches with examples."""
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in _SECTIONS.items():
+            found = [(name, self.commands[name]) for name in names if name in self.commands]
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(110)) for name, command in found])
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(formatter, _EXAMPLES)
+        formatter.write("\n`streamhouse COMMAND --help` explains each command.\n")
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@shared_options
+@click.version_option(version("streamhouse-spark"), message="streamhouse %(version)s")
+@click.pass_context
+def streamhouse(ctx: click.Context) -> None:
+    """Streamhouse tables: a hot Arrow log and an open lake behind one name.
+
+    New rows land in the log and are visible at once; tiering moves them into the lake. Results go to stdout, messages
+    and progress to stderr. Exit codes: 0 done, 1 failed (the reason is one line on stderr), 2 wrong usage.
+    """
+    ctx.ensure_object(Session)
+
+
+for _command in (ls, describe, create, alter, drop, head, tail, append, snapshots, segments):
+    streamhouse.add_command(_command)
+
+
+def main(args: Any = None) -> None:
+    """Run the command line and exit."""
+    streamhouse.main(args, prog_name="streamhouse")

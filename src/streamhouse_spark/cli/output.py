@@ -1,0 +1,135 @@
+"""Where results go: stdout, as text for people or as JSON. Progress and remarks go to stderr, on a terminal only."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+FORMATS: Final = ("text", "json")
+_PIPE_COLUMNS: Final = 100_000
+"""Width of text that is not for a terminal: nothing is ever cut."""
+_LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)
+
+
+class Output:
+    """The two streams of one command."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @property
+    def console(self) -> Console:
+        """The results' stream, for text."""
+        width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+        return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+    def rows(self, rows: pa.Table, *, title: str | None = None) -> None:
+        """Rows as JSON Lines, or as a table."""
+        if self.as_json:
+            self.json_lines(rows)
+        else:
+            self.console.print(rich_table(rows, title=title))
+
+    def json_lines(self, rows: pa.Table | pa.RecordBatch) -> None:
+        for row in rows.to_pylist():
+            click.echo(json_text(row))
+
+    def document(self, value: Mapping[str, Any], render: Callable[[Console], None]) -> None:
+        """One JSON document, or what ``render`` prints."""
+        if self.as_json:
+            click.echo(json_text(value))
+        else:
+            render(self.console)
+
+    def remark(self, text: str) -> None:
+        """A message beside the results. Only people at a terminal want it."""
+        if sys.stderr.isatty():
+            click.secho(text, err=True, dim=True)
+
+    def progress(self, unit: str) -> Progress:
+        """A progress bar on stderr; without a terminal it does nothing."""
+        console = Console(file=sys.stderr)
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not sys.stderr.isatty(),
+            transient=True,
+        )
+
+
+def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in rows.schema:
+        left = any(is_type(column.type) for is_type in _LEFT_ALIGNED)
+        table.add_column(Text(column.name), justify="left" if left else "right", overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*(Text(shown(row[name]), style="dim" if row[name] is None else "") for name in rows.column_names))
+    return table
+
+
+def shown(value: Any) -> str:
+    """A value for people: null is spelled out, nested values are JSON, times are ISO-8601."""
+    plain = plain_value(value)
+    match plain:
+        case None:
+            return "null"
+        case bool():
+            return str(plain).lower()
+        case str():
+            return plain
+        case float() | int():
+            return str(plain)
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON has it, without loss.
+
+    Decimals are texts, bytes are base64, times are ISO-8601; a map is an object where its keys are texts, else a list
+    of pairs; what no JSON number can be (NaN, infinities) is a text.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case decimal.Decimal():
+            return format(value, "f")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Mapping():
+            return {str(k): plain_value(v) for k, v in value.items()}
+        case list() if value and all(isinstance(item, tuple) for item in value):
+            if all(isinstance(key, str) for key, _ in value):
+                return {key: plain_value(item) for key, item in value}
+            return [[plain_value(key), plain_value(item)] for key, item in value]
+        case list() | tuple():
+            return [plain_value(item) for item in value]
+    return str(value)

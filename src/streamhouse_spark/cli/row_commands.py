@@ -1,0 +1,288 @@
+"""``head``, ``tail``, ``append``, ``snapshots``, ``segments``: rows in and out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+
+from streamhouse_spark.cli.files import FORMATS, TextRules, file_format, open_rows, pieces
+from streamhouse_spark.cli.head import first_rows, schema_of
+from streamhouse_spark.cli.output import Output, shown
+from streamhouse_spark.cli.session import Command, Session, take_names
+from streamhouse_spark.cli.where import parse_where
+from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.staging import gathered
+from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.options import parse_write_options
+from streamhouse_spark.rows import coerce
+from streamhouse_spark.table import Table
+from streamhouse_spark.tail import start_offsets
+from streamhouse_spark.values import parse_timestamp_ms
+
+_FIELD_CHARS_MAX: Final = 40
+
+
+@click.command(
+    "head",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse head sales.orders
+streamhouse -w ./warehouse head sales.orders -n 5 --columns order_id,amount --where "amount > 5 AND customer = 'ann'"
+
+# names with a $ need single quotes in a shell
+streamhouse -w ./warehouse head 'sales.orders$lake'
+streamhouse -w ./warehouse head 'sales.orders$lake$files' --output json
+streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
+""",
+)
+@click.argument("name")
+@click.option("-n", "--rows", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many rows.")
+@click.option(
+    "--columns",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="Only these columns, with commas between them.",
+)
+@click.option("--where", metavar="CONDITION", help="""Only rows that hold, such as "a > 5 AND b IN ('x', 'y')".""")
+@click.pass_obj
+def head(session: Session, name: str, limit: int, columns: list[str], where: str | None) -> None:
+    """Print rows of a table or of one of its views.
+
+    NAME is a table (lake and log together) or a name with a suffix: $lake is what has been tiered; $lake$snapshots,
+    $lake$files are the lake's own metadata; $changelog has every change with its offset; $buckets, $segments,
+    $commits, $schemas, $options, $tiering say what the table is made of.
+    """
+    warehouse = session.warehouse
+    filter_ = parse_where(where, schema_of(warehouse, name)) if where else None
+    session.output.rows(first_rows(warehouse, name, limit, columns=columns or None, filter_=filter_))
+
+
+@click.command(
+    "snapshots",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse snapshots sales.orders
+streamhouse -w ./warehouse snapshots sales.orders --output json | jq .snapshot_id
+""",
+)
+@click.argument("table")
+@click.pass_obj
+def snapshots(session: Session, table: str) -> None:
+    """List the snapshots of a table's lake, oldest first."""
+    session.output.rows(session.warehouse.view(f"{table}$lake$snapshots").to_arrow())
+
+
+@click.command(
+    "segments",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse segments sales.orders
+streamhouse -w ./warehouse segments sales.orders --output json | jq .size_bytes
+""",
+)
+@click.argument("table")
+@click.pass_obj
+def segments(session: Session, table: str) -> None:
+    """List the segments of a table's hot log.
+
+    Each holds a range of offsets of one bucket. A segment without a file lies inside its commit record; maintenance
+    moves it into a file.
+    """
+    session.output.rows(session.warehouse.view(f"{table}$segments").to_arrow())
+
+
+@click.command(
+    "tail",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse tail sales.orders
+streamhouse -w ./warehouse tail sales.orders --from earliest --no-follow
+streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --output json | jq .amount
+""",
+)
+@click.argument("table")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="earliest|latest|TIME",
+    help="latest: rows from now on; earliest: all that the hot log holds; or rows committed at a moment or "
+    "later, as ISO-8601 with a zone or milliseconds since 1970.",
+)
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
+@click.option("-n", "--rows", "limit", type=click.IntRange(min=1), help="End after so many rows.")
+@click.option(
+    "--columns",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="Only these columns, with commas between them.",
+)
+@click.pass_obj
+def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
+    """Follow a table: print rows as they are written.
+
+    Each row comes with its bucket, offset and commit time, each bucket in its order. Rows that were trimmed from the
+    hot log are in the lake: see `head`.
+    """
+    opened = session.warehouse.table(table)
+    begin = _start_of(start)
+    chosen = columns or None
+    batches = opened.tail(begin, columns=chosen, include_metadata=True) if follow else _now(opened, begin, chosen)
+    printer = _TailPrinter(session.output)
+    missing = limit
+    try:
+        for batch in batches:
+            printer.print(batch if missing is None else batch.slice(0, missing))
+            if missing is not None and (missing := missing - batch.num_rows) <= 0:
+                return
+    except KeyboardInterrupt:
+        return
+
+
+def _start_of(text: str) -> Any:
+    if text in ("earliest", "latest"):
+        return text
+    return dt.datetime.fromtimestamp(parse_timestamp_ms("--from", text, round_up=True) / 1000, dt.UTC)
+
+
+def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """What the hot log holds from ``start`` on, as of the call."""
+    state = table.refresh()
+    for bucket, first in start_offsets(state, start).items():
+        split = plan_range(state, bucket, OffsetRange(first, max(first, state.buckets[bucket].end)))
+        for found in read_split(table.storage, split, state.schema, columns):
+            yield with_metadata(found, METADATA_FIELDS)
+
+
+class _TailPrinter:
+    """Prints batches as they come: one line per row, under a header that fits the first batch."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._widths: list[int] = []
+
+    def print(self, batch: pa.RecordBatch) -> None:
+        if self._output.as_json:
+            self._output.json_lines(batch)
+        else:
+            self._print_lines(batch)
+        sys.stdout.flush()
+
+    def _print_lines(self, batch: pa.RecordBatch) -> None:
+        lines = [[shown(row[name]) for name in batch.schema.names] for row in batch.to_pylist()]
+        if not self._widths:
+            header = batch.schema.names
+            columns = zip(header, *lines, strict=True)
+            self._widths = [min(_FIELD_CHARS_MAX, max(map(len, column))) for column in columns]
+            click.secho(self._line(header), bold=True)
+        for line in lines:
+            click.echo(self._line(line))
+
+    def _line(self, fields: Sequence[str]) -> str:
+        return "  ".join(field.ljust(width) for field, width in zip(fields, self._widths, strict=True)).rstrip()
+
+
+@click.command(
+    "append",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse append sales.orders orders.parquet
+streamhouse -w ./warehouse append sales.orders january.csv february.csv.gz --null NA
+generate-orders | streamhouse -w ./warehouse append sales.orders - --format json
+
+# a job that may run twice: the second run adds nothing
+streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly --txn-version 20260131
+""",
+)
+@click.argument("table")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="What the files are; else their names say it.")
+@click.option(
+    "--null",
+    "null_texts",
+    metavar="TEXT",
+    multiple=True,
+    help="A text of a CSV field that means null, besides the empty one. May be given several times.",
+)
+@click.option("--txn-app-id", metavar="ID", help="Who writes: with --txn-version, the durable identity of this write.")
+@click.option("--txn-version", metavar="N", help="The version of the write; a known one adds nothing.")
+@click.pass_obj
+def append(
+    session: Session,
+    table: str,
+    files: Sequence[str],
+    format_: str | None,
+    null_texts: Sequence[str],
+    txn_app_id: str | None,
+    txn_version: str | None,
+) -> None:
+    """Add the rows of files to a table.
+
+    Files are Parquet, Arrow, CSV or JSON Lines; - is standard input. All rows become visible in one commit, or none.
+    Columns match by name; a missing one becomes null. Prints the
+    offsets that the rows got, bucket by bucket, as half-open ranges.
+    """
+    if (txn_app_id is None) != (txn_version is None):
+        raise click.UsageError("--txn-app-id and --txn-version go together")
+    named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
+    transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
+    opened = session.warehouse.table(table)
+    known = _is_known(opened, transaction)
+    formats = [file_format(path, format_) for path in files]
+    with ExitStack() as stack:
+        rules = TextRules(opened.schema, null_texts)
+        found = (
+            open_rows(path, name, rules, stack, sys.stdin.buffer) for path, name in zip(files, formats, strict=True)
+        )
+        offsets = _append_all(opened, found, transaction, session.output)
+    _report(session.output, opened, offsets, duplicate=known)
+
+
+def _is_known(table: Table, transaction: Transaction | None) -> bool:
+    entry = table.refresh().transactions.get(transaction.app_id) if transaction else None
+    return entry is not None and transaction is not None and entry.version >= transaction.version
+
+
+def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
+    """Stage piece after piece, so that memory stays bounded, and commit once."""
+    staged = []
+    with output.progress("rows") as progress:
+        task = progress.add_task(f"append to {table.name}", total=None)
+        for file in files:
+            progress.update(task, total=file.num_rows)
+            for piece in pieces(file.batches):
+                staged.append(table.stager().stage(coerce(piece, table.state.schema, table=table.name)))
+                progress.advance(task, piece.num_rows)
+    if not staged:
+        return table.append([], transaction=transaction)
+    return table.commit(gathered(staged), transaction=transaction)
+
+
+def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:
+    ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
+    added = 0 if duplicate else offsets.num_rows
+    value = {"table": table.name, "rows": added, "duplicate": duplicate, "offsets": ranges}
+
+    def render(console: Any) -> None:
+        if duplicate:
+            console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
+        else:
+            console.print(f"{table.name}: added {added:,} rows")
+        rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
+        rows["rows"] = [len(r) for r in offsets.values()]
+        if offsets:
+            from streamhouse_spark.cli.output import rich_table
+
+            console.print(rich_table(pa.table(rows)))
+
+    output.document(value, render)

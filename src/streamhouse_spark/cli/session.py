@@ -1,0 +1,164 @@
+"""What every command has: the shared options, help with examples, and errors as one line with an exit code.
+
+Exit codes: 0 the command did what it says; 1 it failed, with the reason on stderr; 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import click
+
+from streamhouse_spark.cli.output import FORMATS, Output
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.options import WAREHOUSE_VARIABLE
+from streamhouse_spark.warehouse import Warehouse
+
+
+@dataclass(slots=True)
+class Session:
+    """The shared options of one call. Opens the warehouse when a command asks for it."""
+
+    location: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """May hold credentials: never print it."""
+    format: str = "text"
+
+    @property
+    def output(self) -> Output:
+        return Output(as_json=self.format == "json")
+
+    @property
+    def warehouse_location(self) -> str:
+        location = self.location or os.environ.get(WAREHOUSE_VARIABLE, "")
+        if not location.strip():
+            raise click.UsageError(
+                f"no warehouse was given: say --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
+            )
+        return location
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(self.warehouse_location, self.settings)
+
+
+class Failure(click.ClickException):
+    """The command failed: one line on stderr, exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        click.secho(self.message, file=file, err=file is None, fg="red")
+
+
+def fail(message: str) -> NoReturn:
+    raise Failure(message)
+
+
+class Command(click.Command):
+    """A command with the shared options and a section of examples in its help."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._examples = examples
+        self.params = [*self.params, *_shared_options()]
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(formatter, self._examples)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StreamhouseError as error:
+            raise Failure(str(error)) from error
+
+
+def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
+    """Examples as they are: no wrapping, so that they can be copied."""
+    if examples:
+        formatter.write("\nExamples:\n")
+        for line in examples.strip("\n").splitlines():
+            formatter.write(f"  {line}\n" if line else "\n")
+
+
+def _shared_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-w", "--warehouse"],
+            metavar="DIR|URL",
+            help=f"The warehouse: a directory, file:// or s3:// URL; else the variable {WAREHOUSE_VARIABLE}.",
+            expose_value=False,
+            callback=_take_warehouse,
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(FORMATS),
+            help="text for people (the default), or json: JSON Lines for rows, one document for the rest.",
+            expose_value=False,
+            callback=_take_format,
+        ),
+        click.Option(
+            ["--setting"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A storage or lake setting, such as s3.endpoint=http://localhost:9000. May be given several times.",
+            expose_value=False,
+            callback=_take_settings,
+        ),
+    ]
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same options on the group itself, so that they may stand before the command too."""
+    function.__dict__.setdefault("__click_params__", []).extend(reversed(_shared_options()))
+    return function
+
+
+def _take_warehouse(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).location = value
+
+
+def _take_format(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).format = value
+
+
+def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> None:
+    ctx.ensure_object(Session).settings.update(key_values(value, param))
+
+
+def key_values(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
+    """``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"expected KEY=VALUE, found {key[:60]!r} without a value", param=param)
+        found[key.strip()] = value.strip()
+    return found
+
+
+def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
+    """Callback of options that are given as ``KEY=VALUE``."""
+    return key_values(value, param)
+
+
+def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
+    """Callback of options that take names, several times or with commas between them."""
+    return [name.strip() for text in value for name in text.split(",") if name.strip()]
+
+
+def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback of options that take a duration such as ``24h``."""
+    from streamhouse_spark.values import parse_duration_ms
+
+    if value is None:
+        return None
+    try:
+        return parse_duration_ms(param.opts[0], value)
+    except InvalidOptionError as error:
+        raise click.BadParameter(str(error), param=param) from error

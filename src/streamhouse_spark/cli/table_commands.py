@@ -1,0 +1,299 @@
+"""``ls``, ``describe``, ``create``, ``alter``, ``drop``: tables and what they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import click
+import pyarrow as pa
+from rich.console import Console
+
+from streamhouse_spark.cli.files import TextRules, file_format, open_rows
+from streamhouse_spark.cli.output import rich_table
+from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.system_tables import bucket_lags
+from streamhouse_spark.table import Table
+
+_LISTED = pa.schema([
+    ("table", pa.string()),
+    ("columns", pa.int32()),
+    ("buckets", pa.int32()),
+    ("rows", pa.int64()),
+    ("lake_rows", pa.int64()),
+    ("lag", pa.int64()),
+])  # fmt: skip
+
+
+@click.command(
+    "ls",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse ls
+streamhouse -w ./warehouse ls sales
+streamhouse -w ./warehouse ls --output json | jq -r .table
+""",
+)
+@click.argument("database", required=False)
+@click.pass_obj
+def ls(session: Session, database: str | None) -> None:
+    """List the tables of a warehouse, or of one DATABASE.
+
+    rows counts all rows ever written, lake_rows those that were tiered, and lag those that wait in the hot log.
+    """
+    warehouse = session.warehouse
+    rows = [_listed(warehouse.table(name)) for name in warehouse.tables(database)]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_LISTED))
+    if not rows:
+        session.output.remark(f"no tables in {warehouse.url}; `streamhouse create --help` shows how to make one")
+
+
+def _listed(table: Table) -> Mapping[str, Any]:
+    state = table.state
+    ends, lag = sum(state.ends.values()), sum(bucket_lags(state).values())
+    enabled = table.properties.datalake_enabled
+    return {
+        "table": table.name,
+        "columns": len(state.schema.columns),
+        "buckets": state.num_buckets,
+        "rows": ends,
+        "lake_rows": ends - lag if enabled else None,
+        "lag": lag if enabled else None,
+    }
+
+
+@click.command(
+    "describe",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse describe sales.orders
+streamhouse -w ./warehouse describe sales.orders --output json | jq .buckets
+""",
+)
+@click.argument("table")
+@click.pass_obj
+def describe(session: Session, table: str) -> None:
+    """Show what a table is: columns, properties, buckets, lake and lag.
+
+    log_start and log_end are the offsets [start, end) that the hot log holds; rows below lake_offset are in the lake.
+    """
+    opened = session.warehouse.table(table)
+    session.output.document(described(opened), lambda console: _render_description(opened, console))
+
+
+def described(table: Table) -> dict[str, Any]:
+    """The description as a JSON document."""
+    state = table.state
+    lags = bucket_lags(state)
+    lake = state.lake
+    return {
+        "table": table.name,
+        "uuid": table.uuid,
+        "warehouse": table.storage.url,
+        "created_ms": state.created_ms,
+        "commit": state.version,
+        "columns": state.schema.to_json(),
+        "ddl": state.schema.ddl(),
+        "partition_by": list(state.partition_by),
+        "properties": dict(state.properties),
+        "buckets": table.inspect.buckets().to_pylist(),
+        "rows": sum(state.ends.values()),
+        "lag": sum(lags.values()),
+        "lake": {
+            "enabled": table.properties.datalake_enabled,
+            "format": table.properties.datalake_format,
+            "location": f"{table.storage.url}/{state.lake_location}",
+            "snapshot_id": lake.snapshot_id if lake else None,
+            "rows": sum(state.ends.values()) - sum(lags.values()),
+        },
+    }
+
+
+def _render_description(table: Table, console: Console) -> None:
+    found = described(table)
+    lake = found["lake"]
+    for label, value in (
+        ("table", table.name),
+        ("uuid", table.uuid),
+        ("files", f"{table.storage.url}/tables/{table.uuid}"),
+        ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
+        ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),
+        ("rows", f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})"),
+        ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
+        ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
+        ("last commit", found["commit"]),
+    ):
+        console.print(f"{label:<15} {value}", markup=False)
+    columns = pa.Table.from_pylist(
+        [
+            {"column": c["name"], "type": c["type"], "nullable": c["nullable"], "comment": c["comment"]}
+            for c in found["columns"]
+        ],
+        schema=pa.schema(
+            [(n, pa.bool_() if n == "nullable" else pa.string()) for n in ("column", "type", "nullable", "comment")]
+        ),
+    )
+    if columns["comment"].null_count == columns.num_rows:
+        columns = columns.drop_columns(["comment"])
+    console.print()
+    console.print(rich_table(columns))
+    if found["properties"]:
+        options = pa.table({"property": list(found["properties"]), "value": list(found["properties"].values())})
+        console.print()
+        console.print(rich_table(options))
+    console.print()
+    console.print(rich_table(table.inspect.buckets()))
+
+
+@click.command(
+    "create",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse create sales.orders --buckets 4 -p bucket.key=order_id \\
+    --schema 'order_id BIGINT NOT NULL, customer STRING, amount DECIMAL(12,2), day DATE' --partition-by day
+
+# the columns of a file, and then its rows
+streamhouse -w ./warehouse create sales.orders --like orders.parquet
+streamhouse -w ./warehouse append sales.orders orders.parquet
+""",
+)
+@click.argument("table")
+@click.option("--schema", metavar="DDL", help="The columns as Spark SQL writes them.")
+@click.option("--like", metavar="FILE", help="Take the columns of a Parquet, Arrow, CSV or JSON file.")
+@click.option(
+    "--partition-by",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="Partition columns, with commas between them.",
+)
+@click.option("--buckets", type=click.IntRange(min=1), help="How many buckets the log has (bucket.num, default 1).")
+@click.option(
+    "-p",
+    "--property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=take_pairs,
+    help="A table property, such as table.datalake.freshness=1min. May be given several times.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a table that exists as it is.")
+@click.pass_obj
+def create(
+    session: Session,
+    table: str,
+    *,
+    schema: str | None,
+    like: str | None,
+    partition_by: list[str],
+    buckets: int | None,
+    properties: Mapping[str, str],
+    if_not_exists: bool,
+) -> None:
+    """Create a table, its database and, if need be, the warehouse.
+
+    Columns match by name when rows are written. Properties keep Apache Fluss's names; `streamhouse describe` shows
+    those that are set. A table has a lake unless table.datalake.enabled=false.
+    """
+    if (schema is None) == (like is None):
+        raise click.UsageError("give the columns with either --schema or --like")
+    created = session.warehouse.create_table(
+        table,
+        schema if schema is not None else _schema_of_file(str(like)),
+        partition_by=partition_by,
+        buckets=buckets,
+        properties=properties,
+        if_not_exists=if_not_exists,
+    )
+    session.output.document(
+        described(created),
+        lambda console: console.print(
+            f"created {created.name} ({created.state.schema.ddl()}) with {created.num_buckets} "
+            f"bucket{'s' if created.num_buckets != 1 else ''}",
+            markup=False,
+        ),
+    )
+
+
+def _schema_of_file(path: str) -> pa.Schema:
+    with ExitStack() as stack:
+        return open_rows(path, file_format(path, None), TextRules(), stack, sys.stdin.buffer).schema
+
+
+@click.command(
+    "alter",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse alter sales.orders --set table.datalake.freshness=30s --set table.log.ttl=1d
+streamhouse -w ./warehouse alter sales.orders --unset table.log.ttl
+""",
+)
+@click.argument("table")
+@click.option(
+    "--set",
+    "changed",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=take_pairs,
+    help="Set a property. May be given several times.",
+)
+@click.option(
+    "--unset",
+    "removed",
+    metavar="KEY",
+    multiple=True,
+    callback=take_names,
+    help="Bring a property back to its default. May be given several times.",
+)
+@click.pass_obj
+def alter(session: Session, table: str, changed: Mapping[str, str], removed: list[str]) -> None:
+    """Change a table's properties.
+
+    bucket.num, bucket.key and table.datalake.format are fixed when a table is created, because rows lie by them.
+    """
+    if not changed and not removed:
+        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
+    opened = session.warehouse.table(table)
+    opened.alter_properties(changed, removed)
+    session.output.rows(opened.inspect.options())
+
+
+@click.command(
+    "drop",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse drop sales.orders --dry-run
+streamhouse -w ./warehouse drop sales.orders --yes
+""",
+)
+@click.argument("table")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--if-exists", is_flag=True, help="A table that does not exist is no failure.")
+@click.pass_obj
+def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: bool) -> None:
+    """Drop a table and its lake table, after asking.
+
+    The name is free at once. Files are deleted later, by `streamhouse maintain`, when readers that are under way can
+    no longer need them.
+    """
+    warehouse = session.warehouse
+    parse_table_name(table).require_table("drop")
+    if if_exists and not warehouse.exists(table):
+        session.output.document({"table": table, "dropped": False}, lambda c: c.print(f"{table} does not exist"))
+        return
+    opened = warehouse.table(table)
+    facts = described(opened)
+    what = (
+        f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
+    )
+    if dry_run:
+        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {what}", markup=False))
+        return
+    if not yes and not click.confirm(f"drop {what}?", err=True):
+        raise click.Abort
+    dropped = warehouse.drop_table(table, if_exists=if_exists)
+    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {what}", markup=False))
