@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
 """An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
 
 ::
@@ -89,7 +90,7 @@ class FileCatalog(MetastoreCatalog):
 
     def load_table(self, identifier: str | Identifier) -> Table:
         key = self._key(identifier)
-        return self._table(identifier, key, self._newest(key, identifier))
+        return self._table(identifier, key, self._newest(key))
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -135,7 +136,7 @@ class FileCatalog(MetastoreCatalog):
         identifier = table.name()
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        base = self._newest(key, identifier, from_number=_version_number(table.metadata_location))
+        base = self._newest(key, from_number=_version_number(table.metadata_location))
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
                 f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
@@ -155,7 +156,7 @@ class FileCatalog(MetastoreCatalog):
     def drop_table(self, identifier: str | Identifier) -> None:
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
-        self._newest(key, identifier)
+        self._newest(key)
         with suppress(StorageError):  # decided by reading it back
             self._storage.put_if_absent(_floor_key(key, DROPPED), b"")
         if self._floor(key) != DROPPED:
@@ -209,7 +210,7 @@ class FileCatalog(MetastoreCatalog):
         the next. Versions are deleted oldest first, so that no gap ever hides a newer one.
         """
         key = self._key(identifier)
-        newest = self._newest(key, identifier)
+        newest = self._newest(key)
         floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(_floors_prefix(key)))
         settled_ms = self._storage.now_ms() - grace_ms
         settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
@@ -229,11 +230,11 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """pyiceberg deletes by the length of the metadata log, which would open slots: `prune_versions` does it."""
+        """Deleting by the length of the metadata log would open slots: `prune_versions` does it behind a floor."""
 
     # -- versions -------------------------------------------------------------------------------------------------
 
-    def _newest(self, key: str, identifier: str | Identifier, *, from_number: int | None = None) -> _Version:
+    def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
         """The newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
         start = from_number or self._hint(key) or 1
         while True:

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
 """pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables that lie elsewhere."""
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def _finish(state: UInt32Array, length_bytes: UInt32Array | np.uint32) -> UInt32
 
 
 def _hash_int64(values: Int64Array) -> UInt32Array:
-    """Every integer type, date and timestamp hashes as eight bytes, little endian: a widened column keeps its buckets."""
+    """Every integer, date and timestamp hashes as eight bytes, little endian: a widened column keeps its buckets."""
     hashes = np.empty(len(values), dtype=np.uint32)
     for begin in range(0, len(values), _CHUNK_ROWS):
         words = np.ascontiguousarray(values[begin : begin + _CHUNK_ROWS], dtype="<i8").view("<u4")

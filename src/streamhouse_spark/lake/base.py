@@ -1,0 +1,304 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""What the rest of the package knows of a lake: one interface, and values that can be shipped to executors as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
+
+COMMIT_USER = "__streamhouse_lake_tiering"
+"""``commit-user`` of our snapshots, and the name of the tag that keeps the newest of them from being expired."""
+
+Filter: TypeAlias = "pc.Expression | None"
+Predicate: TypeAlias = tuple[str, str, Any]
+"""``(column, operator, value)`` with one of ``= != < <= > >= in``, or with ``is null`` or ``not null`` and None.
+
+Predicates decide which files are planned; rows are filtered by whoever reads them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """A snapshot of the lake table: it holds exactly the rows below ``offsets[bucket]`` of each bucket."""
+
+    id: int
+    offsets: Mapping[int, int]
+    timestamp_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "offsets": {str(b): o for b, o in self.offsets.items()},
+            "timestamp_ms": self.timestamp_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeSnapshot:
+        return cls(value["id"], {int(b): o for b, o in value["offsets"].items()}, value["timestamp_ms"])
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A data file that was written and is not yet, or already, part of the table.
+
+    ``partition`` holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the
+    statistics by field id, bounds in the lake's binary form.
+    """
+
+    location: str
+    bucket: int
+    offsets: OffsetRange
+    num_rows: int
+    size_bytes: int
+    schema_id: int
+    spec_id: int
+    partition: tuple[bytes | None, ...]
+    columns: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    split_offsets: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "location": self.location,
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "num_rows": self.num_rows,
+            "size_bytes": self.size_bytes,
+            "schema_id": self.schema_id,
+            "spec_id": self.spec_id,
+            "partition": [_text_of(value) for value in self.partition],
+            "columns": {
+                name: {str(i): _text_of(v) if isinstance(v, bytes) else v for i, v in values.items()}
+                for name, values in self.columns.items()
+            },
+            "split_offsets": list(self.split_offsets),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeFile:
+        return cls(
+            location=value["location"],
+            bucket=value["bucket"],
+            offsets=OffsetRange(*value["offsets"]),
+            num_rows=value["num_rows"],
+            size_bytes=value["size_bytes"],
+            schema_id=value["schema_id"],
+            spec_id=value["spec_id"],
+            partition=tuple(_bytes_of(text) for text in value["partition"]),
+            columns={
+                name: {int(i): _bytes_of(v) if isinstance(v, str) else v for i, v in values.items()}
+                for name, values in value["columns"].items()
+            },
+            split_offsets=tuple(value["split_offsets"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSplit:
+    """A part of one data file: its row groups ``[first, last)``, all of them where ``row_groups`` is None."""
+
+    location: str
+    size_bytes: int
+    """Bytes of this part."""
+    num_rows: int
+    """Rows of this part; an estimate where the file is read in parts or has deleted rows."""
+    row_groups: tuple[int, int] | None = None
+    position_deletes: tuple[str, ...] = ()
+    """Files that name deleted rows by position. Only other engines write them into log tables."""
+
+    @property
+    def is_plain(self) -> bool:
+        """The whole file and nothing but the file: an engine may read it with its own Parquet reader."""
+        return self.row_groups is None and not self.position_deletes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "location": self.location,
+            "size_bytes": self.size_bytes,
+            "num_rows": self.num_rows,
+            "row_groups": self.row_groups,
+            "position_deletes": list(self.position_deletes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeSplit:
+        groups = value["row_groups"]
+        return cls(
+            value["location"],
+            value["size_bytes"],
+            value["num_rows"],
+            (groups[0], groups[1]) if groups is not None else None,
+            tuple(value["position_deletes"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LakeProjection:
+    """The columns to read and where they are in the files: by field id, by name where a file has no ids.
+
+    ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
+    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake.
+    """
+
+    schema: TableSchema
+    field_ids: tuple[int | None, ...]
+    lake_names: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(),
+            "field_ids": list(self.field_ids),
+            "lake_names": list(self.lake_names),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeProjection:
+        return cls(TableSchema.from_json(value["schema"]), tuple(value["field_ids"]), tuple(value["lake_names"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    """One consistent read of the lake table. ``snapshot`` is None for a table without snapshots, which has no rows."""
+
+    snapshot: LakeSnapshot | None
+    projection: LakeProjection
+    splits: tuple[LakeSplit, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(split.num_rows for split in self.splits)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """All that a task needs to write data files of the table. ``lake`` is the format's own part, in JSON."""
+
+    table_uuid: str
+    schema: TableSchema
+    """The table's schema: what the log's batches have."""
+    target_file_bytes: int
+    lake: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "target_file_bytes": self.target_file_bytes,
+            "lake": dict(self.lake),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> WriteContext:
+        return cls(
+            value["table_uuid"], TableSchema.from_json(value["schema"]), value["target_file_bytes"], value["lake"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    files_removed: int = 0
+    files_added: int = 0
+    rows: int = 0
+    snapshot: LakeSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireReport:
+    snapshots: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class LakeTable(Protocol):
+    """The lake table of one streamhouse table. Every call looks at the newest state of the lake."""
+
+    def create_or_adopt(self) -> None:
+        """Make the lake table exist and fit.
+
+        Raises `LakeMismatchError` with the difference when a table at its place does not fit.
+        """
+
+    def exists(self) -> bool: ...
+
+    def drop(self, *, purge: bool) -> None:
+        """Close the table; with ``purge`` delete its files as well. An absent table is no error."""
+
+    def newest(self) -> LakeSnapshot | None:
+        """The current snapshot with the offsets it holds; None before the first. Raises `LakeRolledBackError`."""
+
+    def snapshot(self, snapshot_id: int) -> LakeSnapshot:
+        """Raises `SnapshotExpiredError`."""
+
+    def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
+        """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
+
+    def write_context(self) -> WriteContext: ...
+
+    def write_files(
+        self,
+        context: WriteContext,
+        bucket: int,
+        offsets: OffsetRange,
+        batches: Iterable[tuple[int, pa.RecordBatch]],
+    ) -> list[LakeFile]:
+        """Write rows of one bucket, in offset order, as data files; durable when this returns, visible to nobody.
+
+        ``batches`` are (base offset, rows) with the table's columns and types, and cover ``offsets`` exactly: else
+        `CorruptDataError`. Memory is bounded.
+        """
+
+    def commit(
+        self, files: Sequence[LakeFile], *, expected: Mapping[int, int], new: Mapping[int, int], context: WriteContext
+    ) -> LakeSnapshot | None:
+        """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
+
+        Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved,
+        `LakeRolledBackError`, `LakeMismatchError`, or `CommitStateUnknownError`.
+        """
+
+    def plan_read(
+        self,
+        *,
+        snapshot_id: int | None = None,
+        columns: Sequence[str] | None = None,
+        predicates: Sequence[Predicate] = (),
+        schema: TableSchema | None = None,
+    ) -> LakePlan:
+        """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
+
+    def read_split(
+        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table: ...
+
+    def read_offsets(
+        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows of a log range, (base offset, rows) in offset order.
+
+        Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly.
+        """
+
+    def metadata_table(self, name: str) -> pa.Table:
+        """Raises `InvalidNameError` naming what exists."""
+
+    def metadata_table_names(self) -> tuple[str, ...]: ...
+
+    def compact(self, *, dry_run: bool = False) -> CompactReport: ...
+
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport: ...
+
+
+def _text_of(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

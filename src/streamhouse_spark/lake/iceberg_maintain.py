@@ -1,0 +1,191 @@
+"""Keeping an Iceberg table of a log small: merging adjacent small files, and expiring snapshots with their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
+
+from streamhouse_spark.clock import Ids
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.iceberg_commit import Change
+from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
+from streamhouse_spark.lake.iceberg_write import rewrite_files
+from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
+from streamhouse_spark.model import OffsetRange
+
+COMPACT_FILES_MIN = 5
+"""Fewer small neighbours than this are not worth a rewrite."""
+
+
+# -- compaction -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompactGroup:
+    """Neighbouring files of one bucket and partition, in offset order, to become one."""
+
+    bucket: int
+    files: tuple[OffsetFile, ...]
+    data_files: tuple[DataFile, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.record_count for file in self.data_files)
+
+
+def plan_compaction(
+    table: Table, snapshot: Snapshot, files: FileAccess, table_uuid: str, target_bytes: int
+) -> list[CompactGroup]:
+    """Runs of small files whose offset ranges follow each other, with nothing of their partition in between.
+
+    Files that another engine wrote are left alone, and so is a snapshot that has delete files: rows that were deleted
+    by position or value could come back.
+    """
+    manifests = snapshot.manifests(table.io)
+    if any(m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests):
+        return []
+    entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
+    current = [f for f in entries if f.spec_id == table.metadata.default_spec_id]
+    known = {f.file_path: offset_file(files, f.file_path, table_uuid) for f in _candidates(current, target_bytes)}
+    by_place: dict[tuple[object, ...], list[tuple[DataFile, OffsetFile]]] = {}
+    for file in current:
+        offsets = known.get(file.file_path)
+        if offsets is not None:
+            partition = tuple(file.partition[i] for i in range(len(file.partition)))
+            by_place.setdefault((offsets.bucket, *partition), []).append((file, offsets))
+    return [group for place in by_place.values() for group in _groups(place, target_bytes)]
+
+
+def _candidates(files: Sequence[DataFile], target_bytes: int) -> Iterator[DataFile]:
+    """Files of partitions that have enough small ones: only their footers are opened."""
+    small: dict[tuple[object, ...], int] = {}
+    keys = [tuple(f.partition[i] for i in range(len(f.partition))) for f in files]
+    for file, key in zip(files, keys, strict=True):
+        small[key] = small.get(key, 0) + (file.file_size_in_bytes < target_bytes // 2)
+    return (f for f, key in zip(files, keys, strict=True) if small[key] >= COMPACT_FILES_MIN)
+
+
+def _groups(place: list[tuple[DataFile, OffsetFile]], target_bytes: int) -> Iterator[CompactGroup]:
+    place.sort(key=lambda pair: pair[1].runs.range.start)
+    run: list[tuple[DataFile, OffsetFile]] = []
+    for pair in place:
+        is_small = pair[0].file_size_in_bytes < target_bytes // 2
+        run_bytes = sum(file.file_size_in_bytes for file, _ in run)
+        follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
+        if run and (not is_small or not follows or run_bytes + pair[0].file_size_in_bytes > target_bytes):
+            yield from _worth_it(run)
+            run = []
+        if is_small:
+            run.append(pair)
+    yield from _worth_it(run)
+
+
+def _worth_it(run: list[tuple[DataFile, OffsetFile]]) -> Iterator[CompactGroup]:
+    if len(run) >= COMPACT_FILES_MIN:
+        yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
+
+
+def merge_group(
+    group: CompactGroup, context: WriteContext, projection: LakeProjection, files: FileAccess, ids: Ids
+) -> list[LakeFile]:
+    """Write the group's rows in offset order, with their offsets in the footer."""
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        for file, data in zip(group.files, group.data_files, strict=True):
+            split = LakeSplit(file.location, data.file_size_in_bytes, data.record_count)
+            for batch in read_split(files, split, projection):
+                yield file, batch
+
+    offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
+    return rewrite_files(context, files, ids, group.bucket, offsets, batches())
+
+
+def compaction_change(
+    metadata: TableMetadata, table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile]
+) -> Change:
+    """The same rows in fewer files. Raises `CommitConflictError` when rows were deleted since it was planned."""
+    head = metadata.current_snapshot()
+    if head is None or (head.snapshot_id != planned.snapshot_id and _has_deletes(head, table)):
+        raise CommitConflictError(
+            f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
+        )
+    return Change(Operation.REPLACE, added=added, removed=removed, moves_tag=False)
+
+
+def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
+    manifests = snapshot.manifests(table.io)
+    return any(m.content == ManifestContent.DELETES and m.has_added_files() for m in manifests)
+
+
+# -- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older_than_ms: int) -> tuple[int, ...]:
+    """Snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the offsets' own."""
+    head = metadata.current_snapshot()
+    if head is None:
+        return ()
+    kept = {ref.snapshot_id for ref in metadata.refs.values()}
+    kept.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
+    offsets = newest_offsets(metadata, table_uuid)
+    if offsets is not None:
+        kept.add(offsets.snapshot_id)
+    for ref in metadata.refs.values():
+        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
+            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
+            kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
+    return tuple(
+        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and s.timestamp_ms <= older_than_ms
+    )
+
+
+def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
+    """Drop snapshots from the metadata. Raises `CommitConflictError` when the table changed meanwhile."""
+    head = table.metadata.refs.get(MAIN_BRANCH)
+    requirements = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id if head else None}),
+    )
+    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
+    try:
+        return catalog.commit_table(table, requirements, (update,)).metadata
+    except CommitFailedException as error:
+        raise CommitConflictError(
+            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
+        ) from error
+
+
+def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
+    """Every file that the snapshots need: manifest lists, manifests, data and delete files; in no special order."""
+    needed: dict[str, None] = {}
+    seen: set[str] = set()
+    for snapshot in snapshots:
+        needed[snapshot.manifest_list] = None
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            needed[manifest.manifest_path] = None
+            needed.update((e.data_file.file_path, None) for e in manifest.fetch_manifest_entry(table.io))
+    return needed
+
+
+def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
+    """Files that only the removed snapshots needed, data first, so that a crash leaves what leads to the rest."""
+    left = {s.snapshot_id for s in after.snapshots}
+    gone = [s for s in before.snapshots if s.snapshot_id not in left]
+    kept: Mapping[str, None] = files_of(table, after.snapshots)
+    doomed = [location for location in files_of(table, gone) if location not in kept]
+    return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))

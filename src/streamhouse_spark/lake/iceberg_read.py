@@ -1,0 +1,176 @@
+"""Planning reads of an Iceberg table: which files of which snapshot, and where the columns are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotNull,
+    Reference,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
+from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
+from streamhouse_spark.schema import Column, TableSchema
+
+SPLIT_BYTES_TARGET = 128 << 20
+
+
+def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot | None) -> Schema:
+    """The schema that was current when the snapshot was made."""
+    found = metadata.schema_by_id(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+    return found or metadata.schema()
+
+
+def projection(
+    lake: Schema, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+) -> LakeProjection:
+    """How to read the lake's columns as the table's.
+
+    Without ``schema`` the result has the lake's columns, with the table's types where it has a column of that name.
+    Raises `SchemaMismatchError` for a column that is not there.
+    """
+    of_lake = lake_schema(lake)
+    wanted = schema or TableSchema(tuple(_as_in_table(column, lake, table) for column in of_lake.columns))
+    if columns is not None:
+        wanted = wanted.select(columns)
+    found = [of_lake.find(column.name) for column in wanted.columns]
+    return LakeProjection(
+        wanted,
+        tuple(here.id if here else None for here in found),
+        tuple(here.name if here else c.name for c, here in zip(wanted.columns, found, strict=True)),
+    )
+
+
+def _as_in_table(column: Column, lake: Schema, table: TableSchema) -> Column:
+    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    known = table.find(column.name)
+    if known is None or not is_stored_as(known.type, lake.find_type(column.id)):
+        return column
+    return Column(column.id, column.name, known.type, column.nullable, column.comment)
+
+
+def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        kept = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        shown = ", ".join(str(s.snapshot_id) for s in kept[-5:]) or "none"
+        raise SnapshotExpiredError(
+            f"lake table {metadata.location} has no snapshot {snapshot_id}: it was expired or never there; the newest "
+            f"kept are {shown}; choose one of them"
+        )
+    return snapshot
+
+
+def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[LakeSplit]:
+    """The data files of a snapshot that can hold rows of the filter, large ones in parts of whole row groups."""
+    scan = table.scan(row_filter=row_filter, case_sensitive=False, snapshot_id=snapshot.snapshot_id)
+    try:
+        tasks = list(scan.plan_files())
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake table {table.location()}: the files of snapshot {snapshot.snapshot_id} are gone, it was expired "
+            "while it was read; run the query again"
+        ) from error
+    except ValueError as error:
+        if "equality deletes" not in str(error):
+            raise
+        raise LakeMismatchError(
+            f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
+            "compact the table with the engine that wrote them"
+        ) from error
+    return [split for task in tasks for split in _splits(task, table.location())]
+
+
+def _splits(task: FileScanTask, location: str) -> list[LakeSplit]:
+    file = task.file
+    if file.file_format != FileFormat.PARQUET:
+        raise LakeMismatchError(
+            f"lake file {file.file_path} of {location} is {file.file_format.value}, only PARQUET is read here; "
+            "rewrite it with the engine that wrote it"
+        )
+    deletes = tuple(sorted(_position_deletes(delete, location) for delete in task.delete_files))
+    groups = _row_group_parts(file)
+    if groups is None:
+        return [LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count, None, deletes)]
+    rows_per_byte = file.record_count / file.file_size_in_bytes
+    return [
+        LakeSplit(file.file_path, size_bytes, round(size_bytes * rows_per_byte), part, deletes)
+        for part, size_bytes in groups
+    ]
+
+
+def _row_group_parts(file: DataFile) -> list[tuple[tuple[int, int], int]] | None:
+    """Row groups ``[first, last)`` with their bytes, about a target size each; None for a file of one part."""
+    starts = file.split_offsets or []
+    if file.file_size_in_bytes <= SPLIT_BYTES_TARGET * 3 // 2 or len(starts) < 2:
+        return None
+    ends = [*starts[1:], file.file_size_in_bytes]
+    parts: list[tuple[tuple[int, int], int]] = []
+    first = 0
+    for i, end in enumerate(ends):
+        size_bytes = end - starts[first]
+        if size_bytes >= SPLIT_BYTES_TARGET or i == len(ends) - 1:
+            parts.append(((first, i + 1), size_bytes))
+            first = i + 1
+    return parts
+
+
+def _position_deletes(delete: DataFile, location: str) -> str:
+    if delete.content != DataFileContent.POSITION_DELETES or delete.file_format != FileFormat.PARQUET:
+        raise LakeMismatchError(
+            f"lake table {location} has deletes of a kind that cannot be read here ({delete.file_path}); compact the "
+            "table with the engine that wrote them"
+        )
+    return delete.file_path
+
+
+# -- predicates -------------------------------------------------------------------------------------------------------
+
+_OPERATORS: dict[str, Any] = {
+    "=": EqualTo,
+    "==": EqualTo,
+    "!=": NotEqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+    "in": In,
+}
+
+
+def iceberg_filter(predicates: Sequence[Predicate], lake: Schema) -> BooleanExpression:
+    """All of the predicates as one Iceberg filter; those on columns that the lake does not have prune nothing."""
+    names = {f.name.casefold(): f.name for f in lake.fields}
+    terms = [_term(names[p[0].casefold()], p[1], p[2]) for p in predicates if p[0].casefold() in names]
+    return And(AlwaysTrue(), AlwaysTrue(), *terms)
+
+
+def _term(name: str, operator: str, value: Any) -> BooleanExpression:
+    operator = operator.lower()
+    if operator == "is null":
+        return IsNull(term=Reference(name))
+    if operator == "not null":
+        return NotNull(term=Reference(name))
+    if operator not in _OPERATORS:
+        raise InvalidOptionError(f"predicate operator {operator!r} on {name}: expected one of {sorted(_OPERATORS)}")
+    made: BooleanExpression = _OPERATORS[operator](name, value)
+    return made

@@ -1,0 +1,154 @@
+"""The exact log offsets of the rows of a data file, in row order, as runs.
+
+A file of an unpartitioned table holds one run. Where rows of one range spread over partitions, a file holds many; they
+travel compressed in the Parquet footer, so that a log range that the hot tier no longer has is read from the lake with
+its offsets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.model import OffsetRange
+
+FORMAT_VERSION = 1
+_WIDTHS_BYTES = (1, 2, 4, 8)
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetRuns:
+    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k holds the k-th offset."""
+
+    starts: Int64Array
+    lengths: Int64Array
+
+    @classmethod
+    def of(cls, offsets: Int64Array) -> OffsetRuns:
+        """The runs of ascending offsets."""
+        if len(offsets) == 0:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        first = np.concatenate([[0], breaks])
+        return cls(offsets[first], np.diff(np.concatenate([first, [len(offsets)]])))
+
+    @classmethod
+    def dense(cls, start: int, num_rows: int) -> OffsetRuns:
+        return cls(np.array([start], np.int64), np.array([num_rows], np.int64)) if num_rows else cls.of(_EMPTY)
+
+    @classmethod
+    def concat(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Parts in ascending order; runs that touch are joined. Raises `ValueError` for parts out of order."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
+        if len(starts) == 0:
+            return cls(starts, lengths)
+        gaps = starts[1:] - (starts[:-1] + lengths[:-1])
+        if len(gaps) and int(gaps.min()) < 0:
+            raise ValueError("offset runs overlap or are out of order")
+        first = np.concatenate([[0], np.flatnonzero(gaps != 0) + 1])
+        return cls(starts[first], np.add.reduceat(lengths, first))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def range(self) -> OffsetRange:
+        """From the first offset to behind the last. Raises `IndexError` when there is none."""
+        return OffsetRange(int(self.starts[0]), int(self.starts[-1] + self.lengths[-1]))
+
+    def offsets(self) -> Int64Array:
+        """One offset per row."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        offsets: Int64Array = np.arange(self.num_rows, dtype=np.int64)
+        offsets += np.repeat(self.starts - first_rows, self.lengths)
+        return offsets
+
+    def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
+        """The half-open row numbers whose offsets lie in ``wanted``."""
+        return self._rows_below(wanted.start), self._rows_below(wanted.end)
+
+    def rows(self, first: int, last: int) -> OffsetRuns:
+        """The runs of rows ``[first, last)``."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        skipped = np.clip(first - first_rows, 0, self.lengths)
+        lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
+        kept = lengths > 0
+        return OffsetRuns((self.starts + skipped)[kept], lengths[kept])
+
+    def within(self, wanted: OffsetRange) -> OffsetRuns:
+        """The part of the runs that lies in ``wanted``."""
+        starts = np.maximum(self.starts, wanted.start)
+        ends = np.minimum(self.starts + self.lengths, wanted.end)
+        kept = ends > starts
+        return OffsetRuns(starts[kept], (ends - starts)[kept])
+
+    def _rows_below(self, offset: int) -> int:
+        return int(np.clip(offset - self.starts, 0, self.lengths).sum())
+
+    def to_text(self) -> str:
+        """Text for file metadata; `from_text` reads it back."""
+        header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}
+        if len(self.starts) == 1:
+            header["start"] = int(self.starts[0])
+        elif len(self.starts):
+            gaps = self.starts[1:] - (self.starts[:-1] + self.lengths[:-1])
+            header["start"] = int(self.starts[0])
+            header["runs"] = len(self.starts)
+            header["lengths"] = _packed(self.lengths)
+            header["gaps"] = _packed(gaps)
+        return json.dumps(header, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str | bytes, *, where: str) -> OffsetRuns:
+        """Raises `CorruptDataError` naming ``where``."""
+        try:
+            header = json.loads(text)
+            version, rows = header["version"], header["rows"]
+            if version != FORMAT_VERSION:
+                raise ValueError(f"version {version}")
+            if rows == 0:
+                return cls.of(_EMPTY)
+            if "runs" not in header:
+                return cls.dense(header["start"], rows)
+            lengths = _unpacked(header["lengths"], header["runs"])
+            gaps = _unpacked(header["gaps"], header["runs"] - 1)
+            starts = header["start"] + np.concatenate([[0], np.cumsum(lengths[:-1] + gaps)])
+        except (ValueError, KeyError, TypeError, OSError, binascii.Error, pa.ArrowException) as error:
+            raise CorruptDataError(f"the offsets in the footer of {where} cannot be read: {error}") from error
+        if int(lengths.sum()) != rows or int(lengths.min()) < 1 or (len(gaps) and int(gaps.min()) < 1):
+            raise CorruptDataError(f"the offsets in the footer of {where} do not add up to its {rows} rows")
+        return cls(starts.astype(np.int64), lengths)
+
+
+_EMPTY: Int64Array = np.zeros(0, np.int64)
+
+
+def _packed(values: Int64Array) -> dict[str, object]:
+    width = next(w for w in _WIDTHS_BYTES if int(values.max(initial=0)) < 1 << (8 * w))
+    data = pa.compress(values.astype(f"<u{width}").tobytes(), codec="zstd", asbytes=True)
+    return {"bytes": width, "zstd": base64.b64encode(data).decode()}
+
+
+def _unpacked(packed: dict[str, object], count: int) -> Int64Array:
+    width = packed["bytes"]
+    if width not in _WIDTHS_BYTES or not isinstance(width, int):
+        raise ValueError(f"{width} bytes per number")
+    data = pa.decompress(
+        base64.b64decode(str(packed["zstd"]), validate=True),
+        decompressed_size=count * width,
+        codec="zstd",
+        asbytes=True,
+    )
+    return np.frombuffer(data, f"<u{width}", count=count).astype(np.int64)

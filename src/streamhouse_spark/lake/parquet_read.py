@@ -1,0 +1,276 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reading data files with Arrow alone: columns by field id, casts to the table's types, deleted positions, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
+from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.offset_runs import OffsetRuns
+from streamhouse_spark.model import OffsetRange
+
+TABLE_KEY = "streamhouse.table"
+BUCKET_KEY = "streamhouse.bucket"
+OFFSETS_KEY = "streamhouse.offsets"
+FIELD_ID = b"PARQUET:field_id"
+BATCH_ROWS = 1 << 16
+
+
+def read_split(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split in file order, with exactly the projection's columns and types.
+
+    Raises `SnapshotExpiredError` when the file is gone, `CorruptDataError` when it cannot be read.
+    """
+    with _opened(files, split.location) as file:
+        columns = _FileColumns(file.schema_arrow, projection)
+        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        deleted = _deleted_positions(files, split)
+        position = sum(file.metadata.row_group(i).num_rows for i in range(groups.start)) if len(deleted) else 0
+        for batch in _batches(file, split.location, list(groups), columns.names):
+            rows = columns.project(batch)
+            if len(deleted):
+                rows = rows.filter(_kept(deleted, position, rows.num_rows))
+                position += batch.num_rows
+            if filter is not None:
+                rows = rows.filter(filter)
+            if rows.num_rows:
+                yield rows
+
+
+def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
+    """What `read_split` gives, at once and with all of Arrow's threads."""
+    if split.position_deletes:
+        batches = list(read_split(files, split, projection, filter=filter))
+        return pa.Table.from_batches(batches, schema=projection.schema.arrow)
+    with _opened(files, split.location) as file:
+        columns = _FileColumns(file.schema_arrow, projection)
+        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        try:
+            table = file.read_row_groups(list(groups), columns=columns.names, use_threads=True)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _damaged(split.location, error) from error
+        rows = columns.project_table(table)
+    return rows if filter is None else rows.filter(filter)
+
+
+class _FileColumns:
+    """Where the projection's columns are in one file, and how to bring them into the table's types."""
+
+    def __init__(self, file_schema: pa.Schema, projection: LakeProjection) -> None:
+        by_id = {
+            int(field.metadata[FIELD_ID]): field.name
+            for field in file_schema
+            if field.metadata and FIELD_ID in field.metadata
+        }
+        by_name = {name: name for name in file_schema.names} if not by_id else {}
+        self.schema: pa.Schema = projection.schema.arrow
+        self._sources = [
+            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name)
+            for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
+        ]
+        self.names = [name for name in self._sources if name is not None]
+        if not self.names:
+            # Something must be read to know how many rows there are: the narrowest column.
+            self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
+
+    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            pa.nulls(batch.num_rows, field.type) if source is None else _cast(batch.column(source), field.type)
+            for source, field in zip(self._sources, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def project_table(self, table: pa.Table) -> pa.Table:
+        arrays = [
+            pa.nulls(table.num_rows, field.type) if source is None else _cast(table.column(source), field.type)
+            for source, field in zip(self._sources, self.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def _cast(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return column if column.type.equals(wanted) else column.cast(wanted)
+
+
+def _width_bits(data_type: pa.DataType) -> int:
+    try:
+        return int(data_type.bit_width)
+    except ValueError:
+        return 1 << 20
+
+
+def _opened(files: FileAccess, location: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(files.open_input(location), pre_buffer=True)
+    except ObjectNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again"
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise _damaged(location, error) from error
+
+
+def _batches(file: pq.ParquetFile, location: str, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(location, error) from error
+
+
+def _damaged(location: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(f"lake file {location} cannot be read: {error}; restore it, or drop it from the lake table")
+
+
+# -- deleted positions ------------------------------------------------------------------------------------------------
+
+
+def _deleted_positions(files: FileAccess, split: LakeSplit) -> npt.NDArray[np.int64]:
+    """Row numbers of the split's file that position delete files name, ascending."""
+    found = []
+    for location in split.position_deletes:
+        with _opened(files, location) as file:
+            table = file.read(columns=["file_path", "pos"])
+        mine = table.filter(pc.equal(table["file_path"].cast(pa.string()), split.location))
+        found.append(mine["pos"].cast(pa.int64()).to_numpy())
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _kept(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> pa.Array:
+    first, last = np.searchsorted(deleted, [position, position + num_rows])
+    mask = np.ones(num_rows, dtype=bool)
+    mask[deleted[first:last] - position] = False
+    return pa.array(mask)
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFile:
+    """A data file, the bucket it belongs to, and the offsets of its rows."""
+
+    location: str
+    bucket: int
+    runs: OffsetRuns
+
+
+def offset_file(files: FileAccess, location: str, table_uuid: str) -> OffsetFile | None:
+    """What the file's footer says; None for a file that another engine wrote, or another table."""
+    with _opened(files, location) as file:
+        metadata = file.metadata.metadata or {}
+        num_rows = file.metadata.num_rows
+    bucket, runs_text = metadata.get(BUCKET_KEY.encode()), metadata.get(OFFSETS_KEY.encode())
+    if bucket is None or runs_text is None or metadata.get(TABLE_KEY.encode()) != table_uuid.encode():
+        return None
+    runs = OffsetRuns.from_text(runs_text, where=location)
+    if runs.num_rows != num_rows:
+        raise CorruptDataError(f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it")
+    return OffsetFile(location, int(bucket), runs)
+
+
+def read_offsets(
+    files: FileAccess, candidates: Sequence[OffsetFile], bucket: int, wanted: OffsetRange, projection: LakeProjection
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
+
+    Raises `OffsetsTrimmedError` before the first row unless the files hold each of the offsets exactly once.
+    """
+    parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
+    parts = [(file, runs) for file, runs in parts if runs.num_rows]
+    _require_cover([runs for _, runs in parts], bucket, wanted)
+    return _merged(files, parts, wanted, projection)
+
+
+def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
+    starts = np.concatenate([np.zeros(0, np.int64), *(p.starts for p in parts)])
+    lengths = np.concatenate([np.zeros(0, np.int64), *(p.lengths for p in parts)])
+    order = np.argsort(starts)
+    ends = (starts + lengths)[order]
+    begins = starts[order]
+    boundaries = np.concatenate([begins, [wanted.end]]) == np.concatenate([[wanted.start], ends])
+    if not bool(boundaries.all()):
+        first = int(np.flatnonzero(~boundaries)[0])
+        at = int(ends[first - 1]) if first else wanted.start
+        raise OffsetsTrimmedError(
+            f"bucket {bucket}: offsets {wanted} were asked for, the lake's files hold them no longer exactly from "
+            f"{at} on (another engine rewrote or deleted rows); start later, or set failOnDataLoss=false to skip them"
+        )
+
+
+def _merged(
+    files: FileAccess, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    waiting = sorted(parts, key=lambda part: part[1].range.start)
+    cursors: list[_Cursor] = []
+    begin = wanted.start
+    while begin < wanted.end:
+        window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
+        while waiting and waiting[0][1].range.start < window.end:
+            file, runs = waiting.pop(0)
+            cursors.append(_Cursor(files, file, runs, projection))
+        pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
+        yield from _window(window, [(runs, cursor) for runs, cursor in pieces if runs.num_rows])
+        cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
+        begin = window.end
+
+
+def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, _Cursor]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    tables = [cursor.take(runs.num_rows) for runs, cursor in pieces]
+    rows = pa.concat_tables(tables)
+    if len(pieces) > 1:
+        offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
+        rows = rows.take(pa.array(np.argsort(offsets, kind="stable")))
+    base = window.start
+    for batch in rows.combine_chunks().to_batches():
+        yield base, batch
+        base += batch.num_rows
+
+
+class _Cursor:
+    """Reads the rows of one file that have the wanted offsets, a few at a time."""
+
+    def __init__(self, files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> None:
+        self.runs = runs
+        self._schema = projection.schema.arrow
+        first, last = file.runs.rows_of(runs.range)
+        self._rows = self._read(files, file.location, projection, first, last)
+        self._left: list[pa.RecordBatch] = []
+
+    def take(self, num_rows: int) -> pa.Table:
+        taken, count = [], 0
+        while count < num_rows:
+            batch = self._left.pop() if self._left else next(self._rows)
+            if count + batch.num_rows > num_rows:
+                keep = num_rows - count
+                self._left.append(batch.slice(keep))
+                batch = batch.slice(0, keep)
+            taken.append(batch)
+            count += batch.num_rows
+        return pa.Table.from_batches(taken, schema=self._schema)
+
+    @staticmethod
+    def _read(
+        files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
+    ) -> Iterator[pa.RecordBatch]:
+        with _opened(files, location) as file:
+            columns = _FileColumns(file.schema_arrow, projection)
+            ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+            group_first = int(np.searchsorted(ends, first, side="right"))
+            group_last = int(np.searchsorted(ends, last, side="left")) + 1
+            position = int(ends[group_first - 1]) if group_first else 0
+            for batch in _batches(file, location, list(range(group_first, group_last)), columns.names):
+                start, end = max(first - position, 0), min(last - position, batch.num_rows)
+                position += batch.num_rows
+                if end > start:
+                    yield columns.project(batch.slice(start, end - start))

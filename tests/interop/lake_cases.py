@@ -1,0 +1,164 @@
+"""Lake tables for tests: one table of every type, with rows, and a lake on any storage."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.lake.base import LakeFile, LakeSnapshot
+from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
+from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.model import OffsetRange, TablePath
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+
+TABLE_UUID = "0123456789abcdef0123456789abcdef"
+EVERY_TYPE = TableSchema.of(
+    pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("a_bool", pa.bool_()),
+            ("a_byte", pa.int8()),
+            ("a_short", pa.int16()),
+            ("an_int", pa.int32()),
+            ("a_float", pa.float32()),
+            ("a_double", pa.float64()),
+            ("small_decimal", pa.decimal128(9, 2)),
+            ("large_decimal", pa.decimal128(38, 10)),
+            ("a_string", pa.string()),
+            ("some_bytes", pa.binary()),
+            ("a_date", pa.date32()),
+            ("a_time_ntz", pa.timestamp("us")),
+            ("a_time", pa.timestamp("us", "UTC")),
+            ("a_list", pa.list_(pa.int16())),
+            ("a_map", pa.map_(pa.string(), pa.int32())),
+            ("a_struct", pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))])),
+        ]
+    )
+)
+EVENTS = TableSchema.of("id bigint not null, day date, region string, amount decimal(12,2)")
+PLAIN = TableSchema.of("id bigint, name string")
+
+
+def every_type_rows(num_rows: int, seed: int = 0) -> pa.Table:
+    """Rows with values, edge values and nulls in every column."""
+    rng = random.Random(seed)
+    epoch = dt.datetime(1970, 1, 1)
+
+    def row(i: int) -> dict[str, Any]:
+        time = epoch + dt.timedelta(microseconds=rng.randrange(-(10**14), 3 * 10**15))
+        values = {
+            "a_bool": rng.random() < 0.5,
+            "a_byte": rng.randrange(-128, 128),
+            "a_short": rng.choice([-(2**15), 2**15 - 1, 7]),
+            "an_int": rng.choice([-(2**31), 2**31 - 1, 0]),
+            "a_float": rng.choice([0.5, -1.25, 3.0e38]),
+            "a_double": rng.random(),
+            "small_decimal": decimal.Decimal(rng.randrange(-(10**9) + 1, 10**9)).scaleb(-2),
+            "large_decimal": decimal.Decimal(f"{rng.randrange(10**27)}.{rng.randrange(10**10):010d}"),
+            "a_string": rng.choice(["", "plain", "漢字 😀", "x" * 40]),
+            "some_bytes": rng.randbytes(rng.randrange(9)),
+            "a_date": time.date(),
+            "a_time_ntz": time,
+            "a_time": time.replace(tzinfo=dt.UTC),
+            "a_list": [1, None, -3][: rng.randrange(4)],
+            "a_map": [("k", 1), ("l", None)][: rng.randrange(3)],
+            "a_struct": {"x": rng.randrange(-128, 128), "y": ["a", None]},
+        }
+        return {"id": i, **{k: None if rng.random() < 0.2 else v for k, v in values.items()}}
+
+    return pa.Table.from_pylist([row(i) for i in range(num_rows)], schema=EVERY_TYPE.arrow)
+
+
+def event_rows(num_rows: int, seed: int = 0, *, null_keys: bool = False) -> pa.Table:
+    rng = random.Random(seed)
+    first = dt.date(2026, 1, 1)
+    return pa.table(
+        {
+            "id": pa.array([rng.randrange(10**9) for _ in range(num_rows)], pa.int64()),
+            "day": pa.array([rng.choice([first, first + dt.timedelta(1), None]) for _ in range(num_rows)], pa.date32()),
+            "region": pa.array(
+                [
+                    None if null_keys and rng.random() < 0.2 else rng.choice(["eu", "us/ca", "ap 1"])
+                    for _ in range(num_rows)
+                ]
+            ),
+            "amount": pa.array([decimal.Decimal(rng.randrange(10**6)).scaleb(-2) for _ in range(num_rows)]).cast(
+                pa.decimal128(12, 2)
+            ),
+        },
+        schema=EVENTS.arrow,
+    )
+
+
+def lake_of(
+    storage: Storage,
+    schema: TableSchema = PLAIN,
+    *,
+    partition_by: Sequence[str] = (),
+    bucket_key: str | None = None,
+    num_buckets: int = 1,
+    settings: Mapping[str, str] | None = None,
+    world: World | None = None,
+    table_uuid: str = TABLE_UUID,
+    target_file_bytes: int = 128 << 20,
+) -> IcebergLake:
+    spec = LakeTableSpec(
+        table_uuid=table_uuid,
+        path=TablePath("sales", "orders"),
+        location="lake/sales/orders",
+        schema=schema,
+        partition_by=tuple(partition_by),
+        bucket_key=(bucket_key,) if bucket_key else (),
+        num_buckets=num_buckets,
+        target_file_bytes=target_file_bytes,
+    )
+    return IcebergLake(storage, spec, settings=settings, world=world)
+
+
+def by_bucket(rows: pa.Table, key: str | None, num_buckets: int) -> dict[int, pa.Table]:
+    if key is None:
+        return {0: rows}
+    buckets = iceberg_buckets(rows[key], num_buckets)
+    return {b: rows.filter(pa.array(buckets == b)) for b in range(num_buckets) if (buckets == b).any()}
+
+
+def batches_from(base_offset: int, rows: pa.Table, batch_rows: int = 7) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in rows.combine_chunks().to_batches(max_chunksize=batch_rows):
+        yield base_offset, batch
+        base_offset += batch.num_rows
+
+
+def write_round(
+    lake: IcebergLake, rows: Mapping[int, pa.Table], expected: Mapping[int, int], batch_rows: int = 7
+) -> tuple[list[LakeFile], dict[int, int]]:
+    """Write the files of one round that begins at ``expected``; returns them and the offsets behind it."""
+    context = lake.write_context()
+    files, new = [], dict(expected)
+    for bucket, table in rows.items():
+        start = expected.get(bucket, 0)
+        offsets = OffsetRange(start, start + table.num_rows)
+        files += lake.write_files(context, bucket, offsets, batches_from(start, table, batch_rows))
+        new[bucket] = offsets.end
+    return files, new
+
+
+def tier(lake: IcebergLake, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnapshot:
+    """One whole round on top of what the lake holds."""
+    lake.create_or_adopt()
+    newest = lake.newest()
+    expected = dict(newest.offsets) if newest else {}
+    files, new = write_round(lake, rows if isinstance(rows, Mapping) else {0: rows}, expected)
+    snapshot = lake.commit(files, expected=expected, new=new, context=lake.write_context())
+    assert snapshot is not None
+    return snapshot
+
+
+def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=repr)
