@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from storage.s3_server import S3Server, running_s3_server
 
 

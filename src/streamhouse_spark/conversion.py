@@ -163,9 +163,9 @@ class Conversion:
                 self._fail(f"has a time with {found}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
 
     def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
-        floats = [value for value in values if isinstance(value, float | np.floating)]
+        floats = [float(value) for value in values if isinstance(value, float | np.floating)]
         if pa.types.is_integer(target):
-            lost = next((value for value in floats if value % 1 != 0), None)  # also true for nan and infinity
+            lost = next((value for value in floats if not value.is_integer()), None)  # also true for nan and infinity
         elif pa.types.is_float32(target):
             lost = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
         else:

@@ -102,7 +102,7 @@ def test_names_the_nested_field_of_a_type_that_cannot_be_stored():
         TableSchema.of(pa.schema([("a", pa.list_(pa.struct([("t", pa.time64("us"))])))]))
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED_COLUMN_NAMES) + ["__BUCKET", "_Log_Offset"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_COLUMN_NAMES), "__BUCKET", "_Log_Offset"])
 def test_refuses_reserved_names(name):
     with pytest.raises(SchemaMismatchError, match="is reserved"):
         TableSchema.of(pa.schema([(name, pa.int64())]))

