@@ -87,5 +87,11 @@ class Projection:
         """The columns that were asked for, in their order."""
         return table if table.schema.equals(self.schema) else table.select(list(self.columns))
 
+    def joined(self, parts: Sequence[pa.Table]) -> pa.Table:
+        """Finished tables as one."""
+        if not self.columns:  # Arrow forgets the number of rows when it joins tables without columns
+            return pa.table([pa.nulls(sum(part.num_rows for part in parts))], names=[""]).select([])
+        return pa.concat_tables([self.empty(), *parts])
+
     def empty(self) -> pa.Table:
         return self.schema.empty_table()

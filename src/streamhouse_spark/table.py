@@ -251,7 +251,7 @@ class Table:
         if pin.lake is not None:
             parts.append(self._read_lake(pin.lake, projection))
         parts.extend(self.read_hot(pin, projection))
-        return pa.concat_tables([projection.empty(), *parts])
+        return projection.joined(parts)
 
     def _read_lake(self, pair: LakePair, projection: Projection) -> pa.Table:
         lake = self.open_lake()

@@ -77,7 +77,8 @@ def _inline_batches(
     except ObjectNotFoundError as error:
         raise _missing(storage, commit_key(table_uuid, segment.commit)) from error
     start, end = segment.inline or (0, 0)
-    batch = pa.ipc.read_record_batch(pa.py_buffer(payload[start:end]), schema)
+    aligned = payload[start:end].tobytes()  # Arrow's kernels want values at multiples of their size
+    batch = pa.ipc.read_record_batch(pa.py_buffer(aligned), schema)
     yield segment.base_offset, batch if columns is None else batch.select(list(columns))
 
 

@@ -6,7 +6,6 @@ microseconds, decimals strings. A column whose floats hold NaN has no statistics
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ import pyarrow.dataset as ds
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
-_EPOCH_DATE = dt.date(1970, 1, 1)
 
 
 def can_have_stats(data_type: pa.DataType) -> bool:
@@ -78,15 +76,13 @@ def collect_partitions(rows: pa.Table, partition_by: Sequence[str]) -> tuple[tup
     distinct = keys.group_by(list(partition_by), use_threads=False).aggregate([])
     if distinct.num_rows > PARTITIONS_MAX:
         return None
-    columns = [[value_to_json(v) for v in distinct.column(name).to_pylist()] for name in partition_by]
+    columns = [[value_to_json(v) for v in _comparable(distinct.column(name)).to_pylist()] for name in partition_by]
     return tuple(zip(*columns, strict=True))
 
 
 def value_to_json(value: Any) -> Any:
-    """A scalar as records hold it. Dates and timestamps as ISO text, decimals as text, bytes as hexadecimal."""
+    """A scalar as records hold it: decimals and floats that are no numbers as text, bytes as hexadecimal."""
     match value:
-        case dt.datetime() | dt.date():
-            return value.isoformat()
         case decimal.Decimal():
             return str(value)
         case bytes():
@@ -134,7 +130,7 @@ def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expressi
 def stat_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """A bound of `collect_stats` as a scalar of the column's type."""
     if pa.types.is_date32(data_type):
-        return pa.scalar(_EPOCH_DATE + dt.timedelta(days=value), data_type)
+        return pa.scalar(value, pa.int32()).cast(data_type)
     if pa.types.is_timestamp(data_type):
         return pa.scalar(value, pa.int64()).cast(data_type)
     if pa.types.is_decimal(data_type):
