@@ -1,0 +1,180 @@
+"""``maintain``, ``verify``, ``doctor``: keeping tables small, whole and well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+import click
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from streamhouse_spark.cli.output import Output
+from streamhouse_spark.cli.session import Command, Failure, Session, take_duration_ms
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from streamhouse_spark.doctor import Finding, run_doctor
+from streamhouse_spark.log.cleaning import GRACE_MS
+from streamhouse_spark.options import WAREHOUSE_VARIABLE
+from streamhouse_spark.table import MaintainReport, Table
+
+_MAINTAINED: Final = pa.schema([
+    ("table", pa.string()),
+    ("segments_merged", pa.int64()),
+    ("buckets_trimmed", pa.int64()),
+    ("files_condemned", pa.int64()),
+    ("files_deleted", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+_LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
+
+
+def chosen_tables(session: Session, names: Sequence[str]) -> list[Table]:
+    """The tables named, or all of the warehouse."""
+    warehouse = session.warehouse
+    return [warehouse.table(name) for name in (names or warehouse.tables())]
+
+
+@click.command(
+    "maintain",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse maintain
+streamhouse -w ./warehouse maintain sales.orders --dry-run
+streamhouse -w ./warehouse maintain --grace 48h --output json
+""",
+)
+@click.argument("tables", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only show the deletions that are due.")
+@click.option(
+    "--grace",
+    "grace_ms",
+    default="24h",
+    show_default=True,
+    callback=take_duration_ms,
+    metavar="DURATION",
+    help="How long files stay after nobody needs them, for readers and writers under way.",
+)
+@click.pass_obj
+def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms: int | None) -> None:
+    """Merge small segments, trim what is old, delete what nobody needs.
+
+    Works on all TABLES of the warehouse, or on those named. Trimming follows table.log.ttl, and never passes what the
+    lake holds. Repeating it is harmless, and so is running it in several places.
+    """
+    chosen = chosen_tables(session, tables)
+    reports = []
+    with session.output.progress("tables") as progress:
+        task = progress.add_task("maintain", total=len(chosen))
+        for table in chosen:
+            progress.update(task, description=f"maintain {table.name}")
+            reports.append(table.maintain(grace_ms=GRACE_MS if grace_ms is None else grace_ms, dry_run=dry_run))
+            progress.advance(task)
+    rows = [_maintained(table, report) for table, report in zip(chosen, reports, strict=True)]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_MAINTAINED))
+
+
+def _maintained(table: Table, report: MaintainReport) -> dict[str, object]:
+    return {
+        "table": table.name,
+        "segments_merged": report.segments_merged,
+        "buckets_trimmed": len(report.trimmed_to),
+        "files_condemned": len(report.cleaned.condemned),
+        "files_deleted": len(report.cleaned.deleted),
+        "dry_run": report.cleaned.dry_run,
+    }
+
+
+@click.command(
+    "verify",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse verify sales.orders
+streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
+""",
+)
+@click.argument("table")
+@click.pass_obj
+def verify(session: Session, table: str) -> None:
+    """Check everything that a table names, byte by byte.
+
+    Reads every segment against its checksums, checks that offsets are dense, reads every row of the lake, and checks
+    that the lake holds exactly the tiered offsets. Changes nothing. Exit code 1 where something is wrong.
+    """
+    opened = session.warehouse.table(table)
+    result = _verified(opened, session.output)
+    session.output.document(asdict(result), lambda console: _render_verification(result, console))
+    if result.problems:
+        raise Failure(f"{result.table}: {len(result.problems)} problem{'s' if len(result.problems) > 1 else ''} found")
+
+
+def _verified(table: Table, output: Output) -> Verification:
+    state = table.refresh()
+    result = Verification(table.name)
+    with output.progress("segments") as progress:
+        task = progress.add_task(f"verify the log of {table.name}", total=len(state.live_segments()))
+        verify_log(table, state, result, lambda n: progress.advance(task, n))
+    plan = open_lake_plan(table, state, result)
+    if plan is not None:
+        with output.progress("rows") as progress:
+            task = progress.add_task(f"verify the lake of {table.name}", total=plan.num_rows)
+            verify_lake(table, state, plan, result, lambda n: progress.advance(task, n))
+    return result
+
+
+def _render_verification(result: Verification, console: Console) -> None:
+    console.print(
+        f"{result.table}: {result.segments:,} segments with {result.log_rows:,} rows in {result.segment_bytes:,} bytes "
+        f"of hot log; "
+        + (
+            f"lake snapshot {result.lake_snapshot_id} with {result.lake_rows:,} rows"
+            if result.lake_snapshot_id
+            else "nothing tiered yet"
+        ),
+        markup=False,
+    )
+    for problem in result.problems:
+        console.print(f"  {problem}", style="red", markup=False)
+    if not result.problems:
+        console.print("everything is there and matches its checksums", style="green")
+
+
+@click.command(
+    "doctor",
+    cls=Command,
+    examples="""
+streamhouse doctor
+streamhouse doctor -w s3://bucket/warehouse
+streamhouse doctor --output json | jq 'select(.level != "ok")'
+""",
+)
+@click.pass_obj
+def doctor(session: Session) -> None:
+    """Check this machine and a warehouse, and say what to install or do.
+
+    Looks at Python, Java, PySpark and the other packages, the Python of Spark's workers, and, where a warehouse is
+    named, whether it can be written, whether put-if-absent is honoured, its clock, its disk, and whether somebody
+    tiers and maintains its tables. Exit code 1 where something cannot work.
+    """
+    findings = run_doctor(session.location or os.environ.get(WAREHOUSE_VARIABLE) or None, session.settings)
+    if session.output.as_json:
+        session.output.json_lines(pa.Table.from_pylist([asdict(f) for f in findings]))
+    else:
+        _render_findings(findings, session.output.console)
+    failed = [f.check for f in findings if f.level == "fail"]
+    if failed:
+        raise Failure(f"cannot work: {', '.join(failed)}")
+
+
+def _render_findings(findings: Sequence[Finding], console: Console) -> None:
+    table = RichTable(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        word, color = _LEVELS[finding.level]
+        found = Text(finding.found)
+        if finding.remedy and finding.level != "ok":
+            found.append(f"\n→ {finding.remedy}", style="bold")
+        table.add_row(Text(word, style=color), Text(finding.check), found)
+    console.print(table)

@@ -1,0 +1,102 @@
+"""``verify``: whether all that a table names is there, whole and consistent. Reads everything, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakePlan, LakeTable
+from streamhouse_spark.log.segment_reader import verify_segment
+from streamhouse_spark.log.state import BucketLog, TableState
+from streamhouse_spark.table import Table
+
+Advance = Callable[[int], None]
+"""Called with the number of segments or lake rows that were checked since the last call."""
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was checked, and what is wrong; nothing is where ``problems`` is empty."""
+
+    table: str
+    segments: int = 0
+    segment_bytes: int = 0
+    log_rows: int = 0
+    lake_snapshot_id: int | None = None
+    lake_rows: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
+    """Every live segment: bytes against checksums, row counts, and dense offsets."""
+    for bucket, log in state.buckets.items():
+        result.problems.extend(gaps_of(bucket, log))
+        result.log_rows += len(log.offsets)
+    for segment in state.live_segments():
+        try:
+            verify_segment(table.storage, table.uuid, segment, state.schemas[segment.schema_id].arrow)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+        result.segments += 1
+        result.segment_bytes += segment.size_bytes
+        advance(1)
+
+
+def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
+    """Where the segments of a bucket do not hold exactly the offsets that the log says."""
+    expected = log.start
+    for position, segment in enumerate(log.segments):
+        # The first segment may begin before the start: trimming moves the start, not the rows.
+        if segment.base_offset != expected and not (position == 0 and segment.base_offset < log.start):
+            yield f"bucket {bucket}: offset {expected} should follow, a segment begins at {segment.base_offset}"
+        expected = segment.end_offset
+    if expected != log.end:
+        yield f"bucket {bucket}: the log ends at {log.end}, its segments at {expected}"
+
+
+def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
+    """The recorded lake snapshot as a plan to read; None where there is none, or where it cannot be read."""
+    if state.lake is None:
+        return None
+    result.lake_snapshot_id = state.lake.snapshot_id
+    for bucket, log in state.buckets.items():
+        offset = state.lake_offset(bucket)
+        if not log.start <= offset <= log.end:
+            result.problems.append(f"bucket {bucket}: the lake ends at {offset}, the hot log holds {log.offsets}")
+    try:
+        lake = table.open_lake()
+        _check_offsets(lake, state, result)
+        return lake.plan_read(snapshot_id=state.lake.snapshot_id, schema=state.schema)
+    except (CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError) as error:
+        result.problems.append(str(error))
+        return None
+
+
+def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
+    """The snapshot itself says which offsets it holds; the log only records it."""
+    assert state.lake is not None
+    held = lake.snapshot(state.lake.snapshot_id).offsets
+    for bucket in state.buckets:
+        if held.get(bucket, 0) != state.lake_offset(bucket):
+            result.problems.append(
+                f"bucket {bucket}: lake snapshot {state.lake.snapshot_id} holds offsets up to {held.get(bucket, 0)}, "
+                f"the log records {state.lake_offset(bucket)}"
+            )
+
+
+def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
+    """Read every row of the recorded snapshot: there must be one for each tiered offset."""
+    lake = table.open_lake()
+    for split in plan.splits:
+        try:
+            for batch in lake.read_split(split, plan.projection):
+                result.lake_rows += batch.num_rows
+                advance(batch.num_rows)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+    expected = sum(state.lake_offset(bucket) for bucket in state.buckets)
+    if result.lake_rows != expected:
+        result.problems.append(
+            f"lake snapshot {result.lake_snapshot_id} has {result.lake_rows} rows, {expected} offsets were tiered"
+        )
