@@ -74,6 +74,7 @@ class CommitLog:
         self._floor_index = 0
         self._floor_checked_ms = 0
         self._checkpointed = 0
+        self._attempts: dict[str, Committed | None] = {}
         self._lock = threading.RLock()
 
     @property
@@ -95,7 +96,8 @@ class CommitLog:
         with self._lock:
             for _ in range(FAILURES_MAX):
                 start = self._state or self._opened()
-                state = self._read_forward(start)
+                own: dict[str, Committed] = {}
+                state = self._read_forward(start, own)
                 read_from = start.version + 1 if start is not None else 1
                 if self._floor_allows(read_from):
                     if state is None:
@@ -103,6 +105,7 @@ class CommitLog:
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
                         )
                     self._state = state
+                    self._attempts.update(own)
                     return state
                 if self._floor >= TOMBSTONE:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
@@ -125,11 +128,26 @@ class CommitLog:
             TransactionConflictError: the application id belongs to another query.
             TableNotFoundError: the table was dropped.
         """
-        attempt = self._world.ids.new_uuid()
+        committed: Committed | None = None
+        while committed is None:
+            attempt = self._world.ids.new_uuid()
+            try:
+                committed = self._commit(plan, transaction, attempt)
+            finally:
+                self._attempts.pop(attempt, None)
+        if committed.state is not committed.before:
+            self._checkpoint_if_due(committed.state)
+        return committed
+
+    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str) -> Committed | None:
+        """One attempt, however many races it loses. None when it won a number below a floor: its record is void."""
         failures = conflicts = 0
         while True:
             with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
-                before = self.refresh()
+                before = self._refresh_after(failures)
+                if (landed := self._attempts.get(attempt)) is not None:
+                    return landed  # a request that was given up reached the store after all
+                self._attempts[attempt] = None
                 if (entry := known_transaction(before, transaction)) is not None:
                     return Committed(before, before, entry)
                 time_ms = self._storage.now_ms()
@@ -148,16 +166,12 @@ class CommitLog:
                 stored, failure = self._put(record)
                 if stored is not None and stored.attempt == attempt:
                     state = self._won(before, stored)
-                    if state is not None:
-                        break
-                    attempt = self._world.ids.new_uuid()  # the slot was void: the same rows under a new number
+                    return Committed(before, state) if state is not None else None
             if stored is not None:
                 conflicts += 1
             else:
                 failures += 1
             self._give_up_or_wait(failures, conflicts, failure)
-        self._checkpoint_if_due(state)
-        return Committed(before, state)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -166,14 +180,17 @@ class CommitLog:
         self._checkpointed = max(self._checkpointed, state.version if state else 0)
         return state
 
-    def _read_forward(self, state: TableState | None) -> TableState | None:
+    def _read_forward(self, state: TableState | None, own: dict[str, Committed]) -> TableState | None:
+        """The state at the tail. ``own`` gets the records of attempts that are under way in this process."""
         while True:
             number = state.version + 1 if state is not None else 1
             try:
                 record, _ = read_record(self._storage, self._table_uuid, number)
             except ObjectNotFoundError:
                 return state
-            state = fold(state, record)
+            before, state = state, fold(state, record)
+            if before is not None and record.attempt in self._attempts:
+                own[record.attempt] = Committed(before, state)
 
     def _floor_allows(self, read_from: int) -> bool:
         """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""
@@ -226,13 +243,32 @@ class CommitLog:
                 f"({failure}); check the disk, then look for attempt {record.attempt} in $commits",
             ) from error
 
+    def _refresh_after(self, failures: int) -> TableState:
+        """The newest state. After a failed put on a remote store, only seeing the tail can tell what became of it."""
+        try:
+            return self.refresh()
+        except StorageError as error:
+            if not failures or self._storage.local_path("") is not None:
+                raise
+            raise CommitStateUnknownError(
+                f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "
+                "before writing the rows again",
+            ) from error
+
     def _won(self, before: TableState, stored: Record) -> TableState | None:
         """The state after our own record; None when the number lay below a floor, so that the record is void."""
-        if self._world.clock.boot_ms() - self._floor_checked_ms > FLOOR_CHECK_MS and (
-            self.check_floor() > stored.number
-        ):
-            self._state = None
-            return None
+        if self._world.clock.boot_ms() - self._floor_checked_ms > FLOOR_CHECK_MS:
+            try:
+                floor = self.check_floor()
+            except StorageError as error:
+                self._state = None
+                raise CommitStateUnknownError(
+                    f"record {stored.number} of {self._storage.url} is stored, but took so long that it may be void, "
+                    f"and the floor cannot be read ({error}); look for attempt {stored.attempt} in $commits",
+                ) from error
+            if floor > stored.number:
+                self._state = None
+                return None
         self._state = fold(before, stored)
         return self._state
 
