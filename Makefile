@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
 
+# Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
+export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
+
 .PHONY: help
 help: ## show this list
 	@echo 'streamhouse-spark: make <target>'
@@ -43,7 +46,7 @@ soak: java $(VENV)/dev.stamp ## SOAK_ROUNDS=1000 rounds of killed writers, tiere
 
 .PHONY: matrix
 matrix: java $(VENV_SPARK41)/dev.stamp ## the Spark tests on PySpark 4.1
-	$(VENV_SPARK41)/bin/python -m pytest -m spark $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark $(ARGS)
 
 .PHONY: clean
 clean: ## remove environments, caches and build results

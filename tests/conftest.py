@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.s3_server import S3Server, running_s3_server
+
+# Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.hookimpl(tryfirst=True)

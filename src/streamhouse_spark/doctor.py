@@ -294,7 +294,9 @@ def _run(command: list[str], environ: Mapping[str, str]) -> str | None:
     if program is None:
         return None
     try:
-        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=_RUN_SECONDS_MAX)
+        done = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout + done.stderr if done.returncode == 0 else None

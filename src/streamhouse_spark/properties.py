@@ -181,7 +181,7 @@ def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) ->
 
 def has_statistics(arrow: pa.DataType) -> bool:
     """Whether segments can record the minimum and maximum of a column of this type."""
-    return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow))
+    return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
 
 
 def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
