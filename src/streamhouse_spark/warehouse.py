@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
+    ObjectExistsError,
+    StorageError,
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
@@ -22,7 +25,7 @@ from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import commit_key, lake_location, parse_database, parse_table_name
+from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
 from streamhouse_spark.properties import TableProperties, check_partition_columns, parse_properties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -144,7 +147,7 @@ class Warehouse:
             uuid = self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
             record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
-            self._storage.put_if_absent(commit_key(uuid, 1), encode_record(record, uuid)[0])
+            self._put_first_record(record)
             if names.point(self._storage, path, pointer, uuid, self._world):
                 return self.table(str(path))
         raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
@@ -185,7 +188,8 @@ class Warehouse:
             return () if state.dropped else (Drop(),)
 
         table.log.commit(plan)
-        names.point(self._storage, path, pointer, None, self._world)
+        with suppress(StorageError):  # the table is dropped; a pointer to a dropped table means nothing
+            names.point(self._storage, path, pointer, None, self._world)
         return True
 
     # -- maintenance ----------------------------------------------------------------------------------------------
@@ -199,6 +203,16 @@ class Warehouse:
         return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
 
     # -- internals ------------------------------------------------------------------------------------------------
+
+    def _put_first_record(self, record: Record) -> None:
+        """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
+        uuid = record.table_uuid
+        data, manifest = encode_record(record, uuid)
+        if manifest is not None:
+            with suppress(ObjectExistsError):
+                self._storage.put_if_absent(manifest_key(uuid, uuid), manifest)
+        with suppress(ObjectExistsError):
+            self._storage.put_if_absent(commit_key(uuid, 1), data)
 
     def _ensure(self) -> None:
         names.create_warehouse(self._storage, self._world)
