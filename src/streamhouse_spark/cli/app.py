@@ -10,6 +10,7 @@ import click
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls
+from streamhouse_spark.cli.tier_command import tier
 from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
@@ -56,7 +57,22 @@ def streamhouse(ctx: click.Context) -> None:
     ctx.ensure_object(Session)
 
 
-for _command in (ls, describe, create, alter, drop, head, tail, append, snapshots, segments, maintain, verify, doctor):
+for _command in (
+    ls,
+    describe,
+    create,
+    alter,
+    drop,
+    head,
+    tail,
+    append,
+    snapshots,
+    segments,
+    tier,
+    maintain,
+    verify,
+    doctor,
+):
     streamhouse.add_command(_command)
 
 

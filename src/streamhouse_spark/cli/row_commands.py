@@ -76,8 +76,24 @@ streamhouse -w ./warehouse snapshots sales.orders --output json | jq .snapshot_i
 @click.argument("table")
 @click.pass_obj
 def snapshots(session: Session, table: str) -> None:
-    """List the snapshots of a table's lake, oldest first."""
-    session.output.rows(session.warehouse.view(f"{table}$lake$snapshots").to_arrow())
+    """List the snapshots of a table's lake, oldest first.
+
+    Text shows the main columns; --output json has all of them, with the summary of each snapshot.
+    """
+    found = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
+    session.output.rows(found if session.output.as_json else _in_short(found))
+
+
+def _in_short(snapshots: pa.Table) -> pa.Table:
+    summaries = [dict(summary or {}) for summary in snapshots["summary"].to_pylist()]
+    numbers = {
+        name: pa.array([int(s[key]) if key in s else None for s in summaries], pa.int64())
+        for name, key in (("rows_added", "added-records"), ("rows", "total-records"), ("files", "total-data-files"))
+    }
+    short = snapshots.select(["committed_at", "snapshot_id", "operation"])
+    for name, values in numbers.items():
+        short = short.append_column(name, values)
+    return short
 
 
 @click.command(

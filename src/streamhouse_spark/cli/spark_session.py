@@ -1,0 +1,45 @@
+"""The Spark session of commands that need one. The only file of the command line that imports PySpark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.doctor import check_java, find_java, os_release
+from streamhouse_spark.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | None = None) -> SparkSession:
+    """A session whose local workers run this very Python.
+
+    Raises `MissingExtraError`, saying what to install, where Java or PySpark is missing.
+    """
+    require_java()
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'this needs Spark, and {error.name} is not installed; run: pip install "streamhouse-spark[spark,iceberg]"'
+        ) from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master:
+        builder = builder.master(master)
+    for key, value in (config or {}).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def require_java() -> None:
+    """Raises `MissingExtraError` with the command that installs a fitting Java."""
+    import platform
+
+    finding = check_java(find_java(os.environ), platform.system(), os_release())
+    if finding.level == "fail":
+        raise MissingExtraError(f"{finding.found}; {finding.remedy}", condition="JAVA_NOT_FOUND")
