@@ -27,11 +27,15 @@ class Pin:
 
 
 def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
-    """The whole table. ``lake`` overrides the recorded pair, for when its snapshot was expired."""
+    """The whole table: without a lake snapshot, all that the log still holds.
+
+    ``lake`` overrides the recorded pair, for when its snapshot was expired.
+    """
     pair = lake or state.lake
-    ranges = {
-        bucket: hot_range(log, pair.offsets.get(bucket, 0) if pair else 0) for bucket, log in state.buckets.items()
-    }
+    if pair is None:
+        ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
+    else:
+        ranges = {bucket: hot_range(log, pair.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
     return Pin(state, pair, {b: r for b, r in ranges.items() if r})
 
 

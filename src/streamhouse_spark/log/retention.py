@@ -34,9 +34,13 @@ def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
 
 
 def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
-    """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything."""
+    """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything.
+
+    A lake that was disabled after it held rows still limits trimming: the union read has to meet it without a gap.
+    """
     if ttl_ms <= 0:
         return {}
+    in_lake = lake_enabled or state.lake is not None
     active = [c for c in state.consumers.values() if c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]
 
     def waiting(bucket: int, end: int) -> list[int]:
@@ -44,7 +48,7 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
 
     starts = {}
     for bucket, log in state.buckets.items():
-        limit = min(state.lake_offset(bucket) if lake_enabled else log.end, *waiting(bucket, log.end))
+        limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
             if segment.end_offset > limit or time_ms > now_ms - ttl_ms:
