@@ -74,9 +74,12 @@ class Client:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request, sent once."""
-        if len(parameters.get("Body", b"")) > _BODY_BYTES_INLINE_MAX:
-            parameters["Body"] = io.BytesIO(parameters["Body"])  # sent piecewise, without blocking the loop
+        """One request, sent once. A ``Body`` of bytes or `io.BytesIO`."""
+        body = parameters.get("Body", b"")
+        if isinstance(body, io.BytesIO):
+            body.seek(0)
+        elif len(body) > _BODY_BYTES_INLINE_MAX:
+            parameters["Body"] = io.BytesIO(body)  # sent piecewise, without blocking the loop
         sent_ms = self._boot_ms()
         try:
             answer: dict[str, Any] = await getattr(self._api, operation)(**parameters)

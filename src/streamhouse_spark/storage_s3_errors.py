@@ -50,6 +50,7 @@ _THROTTLING_CODES = frozenset({
     "RequestLimitExceeded",
     "TooManyRequests",
 })  # fmt: skip
+_CONDITIONAL_OPERATIONS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
 _MESSAGE_CHARS_MAX = 200
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
@@ -92,7 +93,7 @@ def classify(error: BaseException) -> FailureKind:
 
 def _classify_answer(error: ClientError) -> FailureKind:
     code, status = error_code(error), http_status(error)
-    if status == 412 or code == "PreconditionFailed":
+    if (status == 412 or code == "PreconditionFailed") and error.operation_name in _CONDITIONAL_OPERATIONS:
         return FailureKind.EXISTS
     # A bare 404 may come from a gateway that knows nothing of the object, so only S3's own word counts. The answer to
     # HEAD has no body and so no word.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -35,7 +36,7 @@ class Upload:
         self._send = send
         self._key = key
         self._attempt = attempt
-        self._buffer = bytearray()
+        self._buffer = io.BytesIO()
         self._upload_id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._in_flight: deque[Future[dict[str, Any]]] = deque()
@@ -64,11 +65,9 @@ class Upload:
         view = memoryview(data).cast("B")
         written = 0
         while written < view.nbytes:
-            taken = view[written : written + PART_BYTES - len(self._buffer)]
-            self._buffer += taken
-            written += taken.nbytes
-            if len(self._buffer) == PART_BYTES:
+            if self._buffer.tell() == PART_BYTES:
                 self._begin_part()
+            written += self._buffer.write(view[written : written + PART_BYTES - self._buffer.tell()])
         return written
 
     def _begin_part(self) -> None:
@@ -85,11 +84,10 @@ class Upload:
         while len(self._in_flight) >= PARTS_IN_FLIGHT_MAX:
             self._end_oldest_part()
         self._parts_begun += 1
-        body = bytes(self._buffer)
-        self._buffer.clear()
+        body, self._buffer = self._buffer, io.BytesIO()
         self._in_flight.append(self._pool.submit(self._send_part, self._parts_begun, body))
 
-    def _send_part(self, number: int, body: bytes) -> dict[str, Any]:
+    def _send_part(self, number: int, body: io.BytesIO) -> dict[str, Any]:
         answer = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
@@ -100,11 +98,10 @@ class Upload:
         try:
             if self._upload_id is None:
                 self._send(
-                    "write", self._key, "put_object", Body=bytes(self._buffer), Metadata=self._metadata, IfNoneMatch="*"
+                    "write", self._key, "put_object", Body=self._buffer, Metadata=self._metadata, IfNoneMatch="*"
                 )
                 return
-            if self._buffer:
-                self._begin_part()
+            self._begin_part()
             while self._in_flight:
                 self._end_oldest_part()
             self._send(

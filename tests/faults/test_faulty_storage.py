@@ -8,6 +8,7 @@ from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLa
 from faults.sim import START_MS, SimClock, SimIds, sim_world
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
 
 CREATE_OPS = {"create.open": 0, "create.write": 1, "create.close": 2}
@@ -42,10 +43,12 @@ def test_each_fault_applies_and_raises_what_it_says(fault, raised, applied):
     assert storage.faults_fired == [((1, "put_if_absent", "commits/1"), fault)]
 
 
+@pytest.mark.parametrize("kind", ["memory", "local"])
 @pytest.mark.parametrize("at", CREATE_OPS)
 @pytest.mark.parametrize("fault", Fault)
-def test_a_large_write_is_visible_only_where_its_close_was_applied(at, fault):
-    storage = FaultyStorage(new_store(), {CREATE_OPS[at]: fault})
+def test_a_large_write_is_visible_only_where_its_close_was_applied(at, fault, kind, tmp_path):
+    inner = new_store() if kind == "memory" else LocalStorage(str(tmp_path), fsync=False)
+    storage = FaultyStorage(inner, {CREATE_OPS[at]: fault})
     with pytest.raises((Crash, StorageError)):
         write_segment(storage)
     closed = at == "create.close" and fault in (Fault.CRASH_AFTER, Fault.LOST_ACK, Fault.OWN_EXISTS)

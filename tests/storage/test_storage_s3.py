@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
+import tracemalloc
 from collections.abc import Iterator
 from itertools import count
 
@@ -20,7 +21,7 @@ from streamhouse_spark.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage_s3 import RETRY_MS_MAX, S3Storage
-from streamhouse_spark.storage_s3_upload import PART_BYTES
+from streamhouse_spark.storage_s3_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 
 pytestmark = pytest.mark.s3
 
@@ -211,6 +212,10 @@ class TestReads:
         proxy.plan = always(Fault.GATEWAY_ABSENT, "GET")
         assert type(told(store.read, "commits/7")) is StorageError
 
+    def test_a_read_never_finds_that_something_exists(self, store, proxy):
+        proxy.plan = always(Fault.PRECONDITION_BARE, "GET")
+        assert type(told(store.read, "commits/7")) is StorageError
+
     def test_long_listings_have_pages(self, store, direct, proxy):
         for number in range(7):
             direct.put(f"a/{number}", b"")
@@ -265,10 +270,23 @@ class TestCreate:
         assert direct.read("segments/a") == b"other"
         assert uploads(direct) == []
 
+    def test_memory_is_bounded(self, direct):
+        chunk = bytes(1 << 20)
+        tracemalloc.start()
+        try:
+            with direct.create("segments/a") as sink:
+                for _ in range(12 * PART_BYTES // len(chunk)):
+                    sink.write(chunk)
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert direct.size_bytes("segments/a") == 12 * PART_BYTES
+        assert peak_bytes < (PARTS_IN_FLIGHT_MAX + 3) * PART_BYTES
+
     def test_parts_that_cannot_be_removed_are_named(self, store, proxy):
         def write() -> None:
             with store.create("segments/a") as sink:
-                sink.write(bytes(PART_BYTES))
+                sink.write(bytes(PART_BYTES + 1))
                 proxy.plan = always(Fault.FORBIDDEN)
                 raise ZeroDivisionError
 
@@ -404,13 +422,13 @@ class TestStoreTime:
 class TestClients:
     def test_clients_are_shared_by_settings_and_bounded(self, s3_server, clock):
         bucket = s3_server.new_bucket()
-        for number in range(12):
+        for number in range(10):
             settings = settings_for(s3_server.endpoint) | {"s3.session-token": f"token-{number}"}
             S3Storage(f"s3://{bucket}/wh", settings).put(f"a/{number}", b"")
         first = S3Storage(f"s3://{bucket}/wh", settings)
         assert first._client() is S3Storage(f"s3://{bucket}/other", settings)._client()
         gc.collect()
-        assert len(first.list("a/")) == 12
+        assert len(first.list("a/")) == 10
 
     def test_a_missing_package_is_named(self):
         script = (

@@ -1,0 +1,79 @@
+"""Appends through a faulty S3: what is acknowledged is stored once, and what fails says so."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+
+import streamhouse_spark as sh
+from faults.sim import SimClock, SimIds
+from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
+from storage.s3_server import S3Server, settings_for
+from streamhouse_spark.clock import World
+
+pytestmark = pytest.mark.s3
+
+FAULTS = [
+    Fault.LOST_ACK,
+    Fault.ERROR_AFTER,
+    Fault.ERROR_BEFORE,
+    Fault.DROP_BEFORE,
+    Fault.SLOW_DOWN,
+    Fault.CONFLICT,
+]
+
+
+@pytest.fixture(scope="module")
+def proxy(s3_server: S3Server):
+    with running_s3_proxy(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def table(proxy: S3Proxy) -> sh.Table:
+    proxy.plan = nothing
+    world = World(SimClock(int(time.time() * 1000)), SimIds(7))
+    location = f"s3://{proxy.server.new_bucket()}/wh"
+    return sh.Warehouse(location, settings_for(proxy.endpoint), world=world).create_table("sales.orders", "id bigint")
+
+
+def stored_ids(proxy: S3Proxy, table: sh.Table) -> Counter[int]:
+    proxy.plan = nothing
+    return Counter(table.to_arrow().column("id").to_pylist())
+
+
+def test_a_fault_at_each_request_of_an_append(proxy, table):
+    attempts = [(fault, method, number) for fault in FAULTS for method in ("GET", "PUT") for number in (0, 1)]
+    attempts.append((Fault.PRECONDITION_BARE, "PUT", 0))
+    acknowledged = []
+    for row_id, (fault, method, number) in enumerate(attempts):
+        proxy.plan = nth(method, number, fault)
+        offsets = table.append([{"id": row_id}])
+        assert offsets.num_rows == 1
+        acknowledged.append(row_id)
+        assert number == 1 or proxy.faults_fired == 1, (fault, method)
+    assert stored_ids(proxy, table) == Counter(acknowledged)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_faults(proxy, table, seed):
+    rng = random.Random(seed)
+    acknowledged, unclear, kinds = [], [], set()
+    proxy.plan = lambda _: rng.choice(FAULTS) if rng.random() < 0.25 else None
+    for row_id in range(40):
+        try:
+            table.append([{"id": row_id}])
+        except sh.StreamhouseError as error:
+            kinds.add(error.kind)
+            unclear.append(row_id)
+        else:
+            acknowledged.append(row_id)
+    assert proxy.faults_fired > 10
+    assert kinds <= {sh.ErrorKind.UNAVAILABLE}
+    stored = stored_ids(proxy, table)
+    assert set(stored.values()) == {1}
+    assert set(acknowledged) <= set(stored) <= {*acknowledged, *unclear}
+    assert len(acknowledged) > 25
