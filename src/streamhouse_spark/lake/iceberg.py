@@ -44,10 +44,10 @@ from streamhouse_spark.lake.base import (
     WriteContext,
 )
 from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.files import FileAccess, StorageFiles
+from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.iceberg_io import file_access
+from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg_maintain import (
     compaction_change,
     expirable,
@@ -77,9 +77,6 @@ from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.paths import LAKE_PREFIX
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
-
-CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
 
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 TARGET_FILE_BYTES = 128 << 20
@@ -338,11 +335,11 @@ class IcebergLake:
             return LakePlan(None, _identity_projection(schema or self._spec.schema, columns), ())
         metadata = table.metadata
         snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
-        lake = snapshot_schema(metadata, snapshot)
+        lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
         how = projection(lake, self._spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        splits = plan_splits(table, snapshot, iceberg_filter(predicates, lake))
+        splits = plan_splits(table, snapshot_id, iceberg_filter(predicates, lake))
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
     def read_split(
@@ -444,13 +441,10 @@ class IcebergLake:
         return self._catalog_opened
 
     def _open_catalog(self) -> Catalog:
-        outside = {
-            k.removeprefix(CATALOG_SETTINGS): v for k, v in self._settings.items() if k.startswith(CATALOG_SETTINGS)
-        }
-        io_settings = {k: v for k, v in self._settings.items() if k.startswith(("s3.", "client."))}
-        if outside:
-            return load_catalog(outside.pop("name", "lake"), **{**io_settings, **outside})
-        return FileCatalog(self._storage, world=self._world, properties=io_settings)
+        properties = catalog_properties(self._settings)
+        if self._uses_files:
+            return FileCatalog(self._storage, world=self._world, properties=properties)
+        return load_catalog(properties.pop("name", "lake"), **properties)
 
     @property
     def _uses_files(self) -> bool:
@@ -472,8 +466,7 @@ class IcebergLake:
         return self._catalog.load_table(self._identifier)
 
     def _files_at(self, location: str) -> FileAccess:
-        inside = StorageFiles(self._storage)
-        return inside if inside.holds(location) else file_access(self._load().io, location)
+        return lake_files(self._storage, self._settings, location)
 
     def _described(self, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
         found = offsets_at(metadata, snapshot, self._spec.table_uuid)

@@ -6,7 +6,11 @@ import difflib
 from typing import Final
 
 import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.inspect import InspectTable
+from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.schema import canonical_type
@@ -37,22 +41,51 @@ def metadata_table(table: Table, name: str) -> pa.Table:
         raise InvalidNameError(
             f"no metadata table '{name}' on an Iceberg table; {hint}There are {', '.join(METADATA_TABLES)}"
         )
-    read = getattr(table.inspect, name)
+    read = getattr(_Inspect(table), name)
     return _for_spark(read())
+
+
+class _Inspect(InspectTable):
+    """pyiceberg's metadata tables; those of a table without snapshots are empty instead of an error."""
+
+    def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
+        if snapshot_id is None and self.tbl.metadata.current_snapshot() is None:
+            return _NoSnapshot.model_validate({"snapshot-id": -1, "manifest-list": ""})
+        return super()._get_snapshot(snapshot_id)
+
+
+class _NoSnapshot(Snapshot):
+    def manifests(self, io: FileIO) -> list[ManifestFile]:  # noqa: ARG002 - pyiceberg's signature
+        return []
 
 
 def _for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_struct(field.type) and field.type.num_fields == 0:
-            continue  # the partition of an unpartitioned table: Spark has no empty structs
-        wanted = _spark_type(field)
+    for field, chunks in zip(table.schema, table.columns, strict=True):
+        if _is_empty_struct(field.type):
+            continue
+        column = _without_empty_structs(chunks.combine_chunks())
+        wanted = _spark_type(column.type, field.name)
         columns.append(column if column.type.equals(wanted) else column.cast(wanted))
         fields.append(pa.field(field.name, wanted, nullable=field.nullable))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _spark_type(field: pa.Field) -> pa.DataType:
-    if pa.types.is_timestamp(field.type):
+def _is_empty_struct(data_type: pa.DataType) -> bool:
+    """The partition of an unpartitioned table, and metrics of nested columns. Spark has no empty structs."""
+    return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
+
+
+def _without_empty_structs(column: pa.Array) -> pa.Array:
+    if not pa.types.is_struct(column.type):
+        return column
+    kept = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
+    children = [_without_empty_structs(child) for _, child in kept]
+    fields = [pa.field(f.name, child.type) for (f, _), child in zip(kept, children, strict=True)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+
+
+def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_timestamp(data_type):
         return pa.timestamp("us", tz="UTC")  # pyiceberg gives UTC without saying so
-    return canonical_type(field.type, column=field.name)
+    return canonical_type(data_type, column=column)

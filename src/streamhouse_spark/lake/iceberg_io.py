@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
@@ -15,6 +15,9 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
 from streamhouse_spark.storage import Bytes, Sink, Storage
+
+CATALOG_SETTINGS = "lake.iceberg.catalog."
+"""Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
 
 
 class StorageFileIO(FileIO):
@@ -149,8 +152,13 @@ class _StreamSink:
         return self._stream.write(bytes(data))
 
 
-def file_access(file_io: FileIO, location: str) -> FileAccess:
-    """How to reach the data files of a table whose location is ``location``."""
-    if isinstance(file_io, StorageFileIO) and file_io.files.holds(location):
-        return file_io.files
-    return CatalogFiles(file_io)
+def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
+    """How to reach data files outside the warehouse, with the settings of the warehouse and of its lake catalog."""
+    return CatalogFiles(load_file_io(catalog_properties(settings), location))
+
+
+def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
+    """Properties of pyiceberg's catalog and file access among the warehouse's settings."""
+    storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "client."))}
+    named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
+    return {**storage, **named}

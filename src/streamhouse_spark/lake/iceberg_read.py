@@ -34,9 +34,9 @@ from streamhouse_spark.schema import Column, TableSchema
 SPLIT_BYTES_TARGET = 128 << 20
 
 
-def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot | None) -> Schema:
+def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
     """The schema that was current when the snapshot was made."""
-    found = metadata.schema_by_id(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+    found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
     return found or metadata.schema()
 
 
@@ -80,15 +80,18 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[LakeSplit]:
-    """The data files of a snapshot that can hold rows of the filter, large ones in parts of whole row groups."""
-    scan = table.scan(row_filter=row_filter, case_sensitive=False, snapshot_id=snapshot.snapshot_id)
+def plan_splits(table: Table, snapshot_id: int | None, row_filter: BooleanExpression) -> list[LakeSplit]:
+    """The data files of a snapshot, or the current one, that can hold rows of the filter.
+
+    Large files are cut into parts of whole row groups.
+    """
+    scan = table.scan(row_filter=row_filter, case_sensitive=False, snapshot_id=snapshot_id)
     try:
         tasks = list(scan.plan_files())
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
-            f"lake table {table.location()}: the files of snapshot {snapshot.snapshot_id} are gone, it was expired "
-            "while it was read; run the query again"
+            f"lake table {table.location()}: files of the snapshot ({snapshot_id or 'the newest'}) are gone, it was "
+            f"expired while it was read; run the query again ({error})"
         ) from error
     except ValueError as error:
         if "equality deletes" not in str(error):

@@ -345,7 +345,7 @@ class _PartitionFile:
         if not self._rows:
             return 0
         table = pa.Table.from_batches(self._rows, schema=self._shape.file_schema)
-        self._opened_writer().write_table(table, row_group_size=ROW_GROUP_ROWS_MAX)
+        self._opened_writer().write_table(table, row_group_size=table.num_rows)
         written_bytes = self.buffered_bytes
         self._rows.clear()
         self._num_buffered = self.buffered_bytes = 0

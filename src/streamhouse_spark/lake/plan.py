@@ -1,0 +1,92 @@
+"""Planning a tiering round: which offsets of which bucket go to the lake next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
+from streamhouse_spark.lake.base import WriteContext
+from streamhouse_spark.log.scan import LogSplit
+from streamhouse_spark.log.state import BucketLog
+from streamhouse_spark.model import OffsetRange
+
+ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
+"""Hot bytes of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieringTask:
+    """One bucket's part of a round, ready to be shipped: rows to read and how to write them."""
+
+    split: LogSplit
+    context: WriteContext
+
+    @property
+    def bucket(self) -> int:
+        return self.split.bucket
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return self.split.offsets
+
+    def to_json(self) -> dict[str, Any]:
+        return {"split": self.split.to_json(), "context": self.context.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
+        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]))
+
+
+def plan_tiering(
+    buckets: Mapping[int, BucketLog],
+    lake_offsets: Mapping[int, int],
+    targets: Mapping[int, int],
+    *,
+    table: str,
+    bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+) -> dict[int, OffsetRange]:
+    """The next offsets per bucket, from where the lake is towards ``targets``; buckets with nothing to do are absent.
+
+    A range ends between segments where it can, and goes at least one segment on. Raises `LakeRolledBackError` when the
+    log no longer has the rows that come next, `LakeMismatchError` when the lake is ahead of the log.
+    """
+    return {
+        bucket: offsets
+        for bucket, log in sorted(buckets.items())
+        if (offsets := _next_range(log, lake_offsets.get(bucket, 0), targets.get(bucket, 0), bytes_max, table, bucket))
+    }
+
+
+def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int, table: str, bucket: int) -> OffsetRange:
+    if lake_offset > log.end:
+        raise LakeMismatchError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
+            "lost rows or belongs to another warehouse; restore the warehouse"
+        )
+    if lake_offset < log.start:
+        raise LakeRolledBackError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log begins at {log.start}: "
+            "the rows between are in neither; roll the lake forward to its newest snapshot with offsets"
+        )
+    end, num_bytes = lake_offset, 0
+    for segment in log.segments:
+        if segment.end_offset <= lake_offset:
+            continue
+        if end >= target or (num_bytes and num_bytes + segment.size_bytes > bytes_max):
+            break
+        num_bytes += segment.size_bytes
+        end = min(segment.end_offset, target)
+    return OffsetRange(lake_offset, max(end, lake_offset))
+
+
+def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
+    """Raises `LakeRolledBackError` when the lake holds less than the log has recorded of it."""
+    behind = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
+    if behind:
+        bucket, (here, expected) = next(iter(behind.items()))
+        raise LakeRolledBackError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
+            "the lake was rolled back; roll it forward to its newest snapshot with offsets, or drop it and tier again"
+        )

@@ -1,0 +1,164 @@
+"""Moving a table's rows from the hot log into its lake, in rounds, each of them one lake snapshot.
+
+A round is planned from what the lake itself says it holds, written by tasks, and committed in the lake behind a fence:
+of several services that tier one table, one wins each round and the others plan again. The log then records the pair
+(snapshot, offsets). A crash between the two is repaired by the next round, which records what it finds in the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, TableNotFoundError
+from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, plan_tiering, require_progress
+from streamhouse_spark.log.actions import LakePair
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage import Storage
+
+CONFLICTS_MAX = 20
+
+RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
+"""Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieringReport:
+    """What one call did. ``snapshots`` are those that it committed itself; others may have tiered as well."""
+
+    table: str
+    rows: int
+    files: int
+    size_bytes: int
+    snapshots: tuple[int, ...]
+    conflicts: int
+    duration_ms: int
+
+
+class TieringJob:
+    """Tiers one table."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        lake: LakeTable,
+        *,
+        world: World | None = None,
+        bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+    ) -> None:
+        self._log = log
+        self._lake = lake
+        self._world = world or World()
+        self._bytes_per_bucket_max = bytes_per_bucket_max
+
+    def run(self, run_tasks: RunTasks) -> TieringReport:
+        """Tier every row that was committed before the call, in as many rounds as that takes.
+
+        Safe at any time, any number of times at once. Raises `CommitConflictError` when others keep winning,
+        `LakeRolledBackError`, `LakeMismatchError`, `CommitStateUnknownError`, or what ``run_tasks`` raises.
+        """
+        started_ms = self._world.clock.boot_ms()
+        state = self._refreshed()
+        targets = state.ends
+        done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
+        conflicts = 0
+        while any(targets.values()):
+            try:
+                finished = self._round(state, targets, run_tasks, done)
+            except (CommitConflictError, OffsetsTrimmedError):
+                # Somebody else tiered these rows, and perhaps trimmed them: look again where the lake is.
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise
+                finished = False
+            if finished:
+                break
+            state = self._refreshed()
+        files = [file for _, written in done for file in written]
+        return TieringReport(
+            table=state.name,
+            rows=sum(file.num_rows for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            snapshots=tuple(snapshot.id for snapshot, _ in done),
+            conflicts=conflicts,
+            duration_ms=self._world.clock.boot_ms() - started_ms,
+        )
+
+    def _round(
+        self,
+        state: TableState,
+        targets: Mapping[int, int],
+        run_tasks: RunTasks,
+        done: list[tuple[LakeSnapshot, list[LakeFile]]],
+    ) -> bool:
+        """One snapshot. True when there was nothing left to do."""
+        self._lake.create_or_adopt()
+        newest = self._lake.newest()
+        offsets = newest.offsets if newest else {}
+        require_progress(state.lake.offsets if state.lake else {}, offsets, table=state.name)
+        if newest is not None:
+            self._record(newest)
+        planned = plan_tiering(state.buckets, offsets, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)
+        if not planned:
+            return True
+        context = self._lake.write_context()
+        tasks = [TieringTask(plan_range(state, bucket, wanted), context) for bucket, wanted in planned.items()]
+        files = [file for written in run_tasks(tasks) for file in written]
+        new = {**offsets, **{task.bucket: task.offsets.end for task in tasks}}
+        snapshot = self._lake.commit(files, expected=offsets, new=new, context=context)
+        if snapshot is not None:
+            done.append((snapshot, files))
+            self._record(snapshot)
+        return False
+
+    def _record(self, snapshot: LakeSnapshot) -> None:
+        """Tell the log what the lake holds, unless it knows of as much or more."""
+        known = self._log.state.lake
+        if known is not None and not _is_news(snapshot, known.offsets):
+            return
+
+        def pair(state: TableState, time_ms: int) -> list[LakePair]:
+            if state.lake is not None and not _is_news(snapshot, state.lake.offsets):
+                return []
+            return [LakePair(snapshot.id, dict(snapshot.offsets), time_ms)]
+
+        self._log.commit(pair)
+
+    def _refreshed(self) -> TableState:
+        state = self._log.refresh()
+        if state.dropped:
+            raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
+        return state
+
+
+def _is_news(snapshot: LakeSnapshot, recorded: Mapping[int, int]) -> bool:
+    """The snapshot holds more of some bucket, and of none less."""
+    buckets = {*snapshot.offsets, *recorded}
+    gains = [snapshot.offsets.get(b, 0) - recorded.get(b, 0) for b in buckets]
+    return any(gain > 0 for gain in gains) and all(gain >= 0 for gain in gains)
+
+
+def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+    """Write one task's files; what an executor does. Durable when this returns, visible to nobody."""
+    from streamhouse_spark.lake.iceberg_write import write_files
+
+    files = lake_files(storage, settings, task.context.lake["data_location"])
+    return write_files(task.context, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+
+
+def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
+    """Runs the tasks of a round one after the other in this process."""
+    return lambda tasks: [run_task(storage, settings, world, task) for task in tasks]
+
+
+def _rows(storage: Storage, task: TieringTask) -> Iterable[tuple[int, pa.RecordBatch]]:
+    for found in read_split(storage, task.split, task.context.schema):
+        yield found.base_offset, found.batch
