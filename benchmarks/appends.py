@@ -52,7 +52,8 @@ def _in_new_directory(
     bench: Bench, prepare: Callable[[str], Any], action: Callable[[Any], object]
 ) -> Callable[[], float]:
     def run() -> float:
-        directory = bench.directory("bulk")
+        directory = bench.scratch / "bulk"
+        directory.mkdir()
         target = prepare(str(directory))
         os.sync()  # nobody pays for another's dirty pages
         seconds = timed(lambda: action(target))
