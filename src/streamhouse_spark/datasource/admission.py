@@ -1,0 +1,80 @@
+"""How much of the log one micro-batch takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamhouse_spark.datasource.planning import row_bytes
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+
+
+def limited_ends(
+    state: TableState,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    *,
+    max_rows: int | None,
+    max_bytes: int | None,
+) -> dict[int, int]:
+    """Bucket → where a batch from ``starts`` towards ``ends`` ends, with at most so many rows and stored bytes.
+
+    Fair: buckets get equal shares, and what one does not need goes to the others. Where anything is left to read, the
+    batch takes at least one row, so that a stream always advances.
+    """
+    backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
+    rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
+    if max_bytes is not None:
+        sizes = {bucket: _bytes_of(state, bucket, offsets) for bucket, offsets in backlog.items()}
+        if sum(sizes.values()) > max_bytes:
+            shares = fair_shares(sizes, max_bytes, rotation=sum(starts.values()))
+            fitting = {b: _rows_within(state, b, backlog[b], shares[b]) for b in rows}
+            rows = fitting if any(fitting.values()) else fair_shares(rows, 1, rotation=sum(starts.values()))
+    if max_rows is not None and sum(rows.values()) > max_rows:
+        rows = fair_shares(rows, max_rows, rotation=sum(starts.values()))
+    return {bucket: starts[bucket] + count for bucket, count in rows.items()}
+
+
+def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
+    """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
+
+    What is left of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with
+    fewer than one each all of them have their turn.
+    """
+    shares = dict.fromkeys(wanted, 0)
+    left = min(limit, sum(wanted.values()))
+    hungry = sorted(b for b, amount in wanted.items() if amount)
+    while hungry and left >= len(hungry):
+        each = left // len(hungry)
+        for bucket in hungry:
+            taken = min(each, wanted[bucket] - shares[bucket])
+            shares[bucket] += taken
+            left -= taken
+        hungry = [b for b in hungry if shares[b] < wanted[b]]
+    for i in range(min(left, len(hungry))):
+        shares[hungry[(rotation + i) % len(hungry)]] += 1
+    return shares
+
+
+def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
+    """About the stored bytes of a range; rows that were trimmed count like those that are there."""
+    log = state.buckets[bucket]
+    hot = sum(s.size_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
+    first = log.segments[0].base_offset if log.segments else log.end
+    return hot + len(offsets.intersect(OffsetRange(0, first))) * row_bytes(state, bucket)
+
+
+def _rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
+    """How many rows of the range, from its start, have about ``share_bytes`` together."""
+    log = state.buckets[bucket]
+    rows, left = 0, share_bytes
+    first = log.segments[0].base_offset if log.segments else log.end
+    parts = [(offsets.intersect(OffsetRange(0, first)), row_bytes(state, bucket))]
+    parts += [(offsets.intersect(s.offsets), max(1, s.size_bytes // s.num_rows)) for s in log.segments]
+    for part, per_row_bytes in parts:
+        fitting = min(len(part), left // per_row_bytes)
+        rows += fitting
+        left -= fitting * per_row_bytes
+        if fitting < len(part):
+            break
+    return rows

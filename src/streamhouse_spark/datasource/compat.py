@@ -1,0 +1,92 @@
+"""What differs between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError.
+
+Admission control and ``Trigger.AvailableNow`` for Python sources came with 4.2. On 4.1 Spark asks for the latest offset
+without arguments and would read everything at once, so rate limits are refused there, not ignored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql.pandas import types as arrow_types
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.errors import InvalidOptionError
+
+ADMISSION_CONTROL_SINCE = (4, 2)
+
+
+def spark_version() -> tuple[int, int]:
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
+
+if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
+
+    class SupportsTriggerAvailableNow(ABC):
+        """Stands in where PySpark has no such class: Spark then runs AvailableNow as one batch."""
+
+        @abstractmethod
+        def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802 - Spark's name
+
+else:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+__all__ = [
+    "HAS_ADMISSION_CONTROL",
+    "SupportsTriggerAvailableNow",
+    "arrow_schema_of",
+    "limit_rows_and_bytes",
+    "read_limit",
+    "refuse_limits_without_admission_control",
+    "spark_schema_of",
+]
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark wants of every batch of a read with this schema."""
+    if spark_version() >= (4, 2):
+        return arrow_types.to_arrow_schema(schema, timezone="UTC")
+    return arrow_types.to_arrow_schema(schema)
+
+
+def spark_schema_of(schema: pa.Schema) -> StructType:
+    """The Spark schema of canonical Arrow columns; timestamps without zone are ``timestamp_ntz``."""
+    return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def refuse_limits_without_admission_control(**limits: int | None) -> None:
+    """Raises `InvalidOptionError` for a rate limit that this PySpark cannot keep."""
+    given = [name for name, value in limits.items() if value is not None]
+    if given and not HAS_ADMISSION_CONTROL:
+        raise InvalidOptionError(
+            f"option {given[0]} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which would read everything "
+            "at once: leave the option out, or upgrade",
+        )
+
+
+def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
+    """Spark's read limit object for our options. Only where `HAS_ADMISSION_CONTROL`."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+    if max_rows is not None:
+        return ReadMaxRows(max_rows)
+    return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
+
+
+def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None) -> tuple[int | None, int | None]:
+    """The limits of one micro-batch from what Spark hands over and from our options; (None, None) is everything.
+
+    Spark hands over one limit; with both options set the other one still counts, unless everything was asked for.
+    """
+    kind = type(limit).__name__
+    if limit is None or kind == "ReadAllAvailable":
+        return None, None
+    rows = [n for n in (max_rows, getattr(limit, "max_rows", None)) if n is not None]
+    sizes = [n for n in (max_bytes, getattr(limit, "max_bytes", None)) if n is not None]
+    return min(rows, default=None), min(sizes, default=None)

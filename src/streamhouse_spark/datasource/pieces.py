@@ -1,0 +1,177 @@
+"""What the tasks of a read do: pieces of work that travel as JSON, and how they are packed into Spark partitions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from streamhouse_spark.lake.base import LakeProjection, LakeSplit
+from streamhouse_spark.log.scan import LogSplit, cut_split
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
+
+TARGET_BYTES_MIN = 8 << 20
+TARGET_BYTES_MAX = 128 << 20
+OPENING_BYTES = 256 << 10
+"""What opening one more file costs, in bytes read instead, so that many tiny files still make several tasks."""
+LAKE_RANGE_ROWS = 1 << 20
+"""Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    split: LogSplit
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "log", "split": self.split.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class LakePiece:
+    split: LakeSplit
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "lake", "split": self.split.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPiece:
+    """A log range that was trimmed from the hot log and is read from the lake."""
+
+    bucket: int
+    offsets: OffsetRange
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "offsets",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPiece:
+    """A whole system or metadata table."""
+
+    suffix: str
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "view", "suffix": self.suffix}
+
+
+Piece = LogPiece | LakePiece | OffsetsPiece | ViewPiece
+
+
+def piece_from_json(data: Mapping[str, Any]) -> Piece:
+    match data["kind"]:
+        case "log":
+            return LogPiece(LogSplit.from_json(data["split"]))
+        case "lake":
+            return LakePiece(LakeSplit.from_json(data["split"]))
+        case "offsets":
+            return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
+        case _:
+            return ViewPiece(data["suffix"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """All pieces of one read, from one state of the table, and what they have in common."""
+
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    """The table's columns that are read, in the order of the result."""
+    pieces: tuple[Piece, ...]
+    projection: LakeProjection | None = None
+    """Where these columns are in lake files; set where there are lake pieces."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "pieces": [piece.to_json() for piece in self.pieces],
+            "projection": self.projection.to_json() if self.projection else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ReadPlan:
+        projection = data["projection"]
+        return cls(
+            data["table"],
+            data["uuid"],
+            TableSchema.from_json(data["schema"]),
+            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            LakeProjection.from_json(projection) if projection is not None else None,
+        )
+
+    def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
+        return ReadPlan(self.table, self.table_uuid, self.schema, tuple(pieces), self.projection)
+
+
+class TablePartition(InputPartition):
+    """The part of a plan that one task reads, as JSON text. Holds no settings."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
+
+    def plan(self) -> ReadPlan:
+        return ReadPlan.from_json(json.loads(self.value))
+
+    def __repr__(self) -> str:
+        return f"TablePartition({len(self.value)} bytes)"
+
+
+def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
+    """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in plan.pieces)
+    cores = parallelism or os.cpu_count() or 1
+    target_bytes = min(max(total_bytes // (2 * cores), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
+    groups = _packed(_cut(plan.pieces, target_bytes), target_bytes)
+    return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
+
+
+def _cut(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+    for piece in pieces:
+        if isinstance(piece, LogPiece) and piece.size_bytes > target_bytes * 3 // 2:
+            yield from (LogPiece(split) for split in cut_split(piece.split, target_bytes))
+        else:
+            yield piece
+
+
+def _packed(pieces: Iterable[Piece], target_bytes: int) -> Iterable[list[Piece]]:
+    group: list[Piece] = []
+    group_bytes = 0
+    for piece in pieces:
+        size_bytes = piece.size_bytes + OPENING_BYTES
+        if group and group_bytes + size_bytes > target_bytes * 5 // 4:
+            yield group
+            group, group_bytes = [], 0
+        group.append(piece)
+        group_bytes += size_bytes
+    if group:
+        yield group
+
+
+def lake_ranges(bucket: int, offsets: OffsetRange, row_bytes: int) -> list[Piece]:
+    """Pieces that read a trimmed range back from the lake."""
+    starts = range(offsets.start, offsets.end, LAKE_RANGE_ROWS)
+    parts = [OffsetRange(start, min(start + LAKE_RANGE_ROWS, offsets.end)) for start in starts]
+    return [OffsetsPiece(bucket, part, len(part) * row_bytes) for part in parts]

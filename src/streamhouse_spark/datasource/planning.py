@@ -1,0 +1,115 @@
+"""Planning a read on the driver: one state of the table, and the pieces that together are its rows, each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, Piece, ReadPlan, ViewPiece, lake_ranges
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakePlan
+from streamhouse_spark.log.scan import plan_range
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.projection import Projection
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table import Table
+
+logger = logging.getLogger(__name__)
+
+_ROW_BYTES_UNKNOWN = 64
+
+
+def plan_union(table: Table, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ReadPlan:
+    """The lake snapshot and the log beyond exactly its offsets.
+
+    Where another engine expired the recorded snapshot, the lake's newest one is taken. Raises `OffsetsTrimmedError`,
+    `SnapshotExpiredError`, `SchemaMismatchError`.
+    """
+    state = table.refresh()
+    if as_of_timestamp_ms is not None:
+        return _plan_pin(table, pin_as_of(state, as_of_timestamp_ms), columns)
+    try:
+        return _plan_pin(table, pin_newest(state), columns)
+    except SnapshotExpiredError:
+        return _plan_pin(table, table.repinned(), columns)
+
+
+def _plan_pin(table: Table, pin: Pin, columns: Sequence[str]) -> ReadPlan:
+    schema = pin.state.schema.select(columns)
+    pieces: list[Piece] = []
+    projection = None
+    if pin.lake is not None:
+        plan = table.open_lake().plan_read(
+            snapshot_id=pin.lake.snapshot_id, columns=schema.names, schema=pin.state.schema
+        )
+        projection = plan.projection
+        pieces.extend(LakePiece(split) for split in plan.splits)
+    pieces.extend(LogPiece(plan_range(pin.state, bucket, offsets)) for bucket, offsets in pin.hot.items())
+    return ReadPlan(table.name, table.uuid, schema, tuple(pieces), projection)
+
+
+def plan_lake(
+    table: Table, columns: Sequence[str], *, as_of_snapshot: int | None, as_of_timestamp_ms: int | None
+) -> ReadPlan:
+    """A lake snapshot alone. Without pieces before the first tiering round."""
+    state = table.refresh()
+    projection = Projection.of(state.schema, columns, None)
+    plan: LakePlan | None = table.lake.plan(
+        projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms
+    )
+    schema = state.schema.select(columns)
+    if plan is None:
+        return ReadPlan(table.name, table.uuid, schema, ())
+    return ReadPlan(table.name, table.uuid, schema, tuple(LakePiece(s) for s in plan.splits), plan.projection)
+
+
+def plan_view(table: Table, suffix: str) -> ReadPlan:
+    return ReadPlan(table.name, table.uuid, table.state.schema, (ViewPiece(suffix),))
+
+
+def plan_ranges(
+    table: Table, ranges: Mapping[int, OffsetRange], columns: Sequence[str], *, fail_on_data_loss: bool
+) -> ReadPlan:
+    """Offset ranges, from the hot log and below its start from the lake.
+
+    Raises `OffsetsTrimmedError` where neither has them; with ``fail_on_data_loss`` False they are left out, with a
+    warning.
+    """
+    state = table.state
+    schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
+    pieces: list[Piece] = []
+    for bucket, offsets in ranges.items():
+        start = state.buckets[bucket].start
+        if offsets.start < start:
+            trimmed = OffsetRange(offsets.start, min(offsets.end, start))
+            pieces.extend(_trimmed_pieces(table, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+        if offsets.end > start:
+            pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
+    return ReadPlan(table.name, table.uuid, schema, tuple(pieces))
+
+
+def _trimmed_pieces(table: Table, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
+    state = table.state
+    tiered = state.lake_offset(bucket) if table.properties.datalake_enabled else 0
+    held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
+    if held != wanted:
+        text = (
+            f"{state.name}: offsets {OffsetRange(held.end, wanted.end)} of bucket {bucket} were trimmed from the hot "
+            "log and are not in the lake"
+        )
+        if fail_on_data_loss:
+            raise OffsetsTrimmedError(
+                f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
+            )
+        logger.warning("%s: skipping them", text)
+    if held:
+        yield from lake_ranges(bucket, held, row_bytes(state, bucket))
+
+
+def row_bytes(state: TableState, bucket: int) -> int:
+    """About how many stored bytes a row of the bucket has."""
+    segments = state.buckets[bucket].segments[-8:]
+    rows = sum(s.num_rows for s in segments)
+    return max(1, sum(s.size_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN

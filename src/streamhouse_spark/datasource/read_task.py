@@ -1,0 +1,76 @@
+"""Reading the pieces of a plan in a task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from streamhouse_spark.conversion import Conversion
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, OffsetsPiece, Piece, ReadPlan, ViewPiece
+from streamhouse_spark.datasource.spark_schema import canonical_schema
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.log.metadata_columns import add_metadata, with_metadata
+from streamhouse_spark.log.scan import read_split
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.table import Table
+from streamhouse_spark.views import open_view
+
+logger = logging.getLogger(__name__)
+
+
+def read_plan(
+    connection: Connection, plan: ReadPlan, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all pieces, each with the metadata columns and then the plan's columns."""
+    table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    for piece in plan.pieces:
+        yield from _read(table, plan, piece, metadata, fail_on_data_loss=fail_on_data_loss)
+
+
+def _read(
+    table: Table, plan: ReadPlan, piece: Piece, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    match piece:
+        case LogPiece(split):
+            for found in read_split(table.storage, split, plan.schema):
+                yield with_metadata(found, metadata) if metadata else found.batch
+        case LakePiece(split):
+            assert plan.projection is not None
+            yield from table.open_lake().read_split(split, plan.projection)
+        case OffsetsPiece(bucket, offsets):
+            for base_offset, batch in _read_offsets(table, plan, bucket, offsets, skip=not fail_on_data_loss):
+                yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch
+        case ViewPiece(suffix):
+            yield from _read_view(table, suffix)
+
+
+def _read_offsets(
+    table: Table, plan: ReadPlan, bucket: int, offsets: OffsetRange, *, skip: bool
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A trimmed range from the lake. With ``skip``, what the lake does not hold is found by halving, and left out."""
+    try:
+        yield from table.open_lake().read_offsets(bucket, offsets, columns=plan.schema.names)
+    except OffsetsTrimmedError:  # raised before the first row
+        if not skip:
+            raise
+        if len(offsets) == 1:
+            logger.warning("%s: offset %d of bucket %d is lost, skipping it", table.name, offsets.start, bucket)
+            return
+        middle = (offsets.start + offsets.end) // 2
+        yield from _read_offsets(table, plan, bucket, OffsetRange(offsets.start, middle), skip=skip)
+        yield from _read_offsets(table, plan, bucket, OffsetRange(middle, offsets.end), skip=skip)
+
+
+def _read_view(table: Table, suffix: str) -> Iterator[pa.RecordBatch]:
+    table.refresh()
+    rows = open_view(table, suffix).to_arrow()
+    wanted = canonical_schema(rows.schema)
+    for batch in rows.to_batches():
+        arrays = [
+            Conversion(f"{table.name}${suffix}", field.name).cast(array, field.type)
+            for array, field in zip(batch.columns, wanted, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

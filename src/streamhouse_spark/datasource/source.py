@@ -1,0 +1,133 @@
+"""The data source ``streamhouse``: what Spark calls.
+
+Spark calls these methods by the names of their parameters too, so the names are part of the interface.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from typing import NoReturn
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource.connection import Connection, connect
+from streamhouse_spark.datasource.read_target import ReadTarget, batch_target, stream_target
+from streamhouse_spark.datasource.reader import StreamhouseReader
+from streamhouse_spark.datasource.spark_schema import offered_schema
+from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.options import (
+    WAREHOUSE_VARIABLE,
+    Mode,
+    parse_read_options,
+    parse_stream_read_options,
+    parse_stream_write_options,
+    parse_write_options,
+    table_option,
+)
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.table import Table
+
+
+class StreamhouseDataSource(DataSource):
+    """Tables of a streamhouse warehouse, for ``format("streamhouse")``.
+
+    ::
+
+        spark.read.format("streamhouse").option("warehouse", W).load("sales.orders")
+        spark.read.format("streamhouse").option("warehouse", W).load("sales.orders$lake")
+        spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
+        df.write.format("streamhouse").option("warehouse", W).mode("append").save("sales.orders")
+        sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.daily")
+
+    Two facts of Spark that a user of this path should know:
+
+    * Spark tells a Python source neither the columns nor the filters of a query. A query that needs few columns says so
+      itself: ``spark.read.schema("order_id long, amount double").format("streamhouse")…`` reads only these.
+    * A DataFrame, and a temporary view made from one, keeps the state of its **first** use: Spark asks for the
+      partitions once. Call ``load`` again to see newer rows.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Made on the driver and pickled from there: executors may have another environment.
+        self._environ = {k: v for k, v in os.environ.items() if k == WAREHOUSE_VARIABLE}
+
+    @classmethod
+    def name(cls) -> str:
+        return "streamhouse"
+
+    def schema(self) -> StructType:
+        given = _given(self.options)
+        table, suffix = self._table(given, "read")
+        return offered_schema(_any_target(table, suffix, given).schema, table.state.schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        given = _given(self.options)
+        options = parse_read_options(given)
+        target = batch_target(*self._table(given, "read"), options)
+        return StreamhouseReader(self._connection(), target, options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
+
+        given = _given(self.options)
+        options = parse_stream_read_options(given)
+        target = stream_target(*self._table(given, "readStream"), options)
+        return StreamhouseStreamReader(self._connection(), target, options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        given = _given(self.options)
+        options = parse_write_options(given)
+        name = table_option(given, "write")
+        if overwrite:
+            _refuse_overwrite(name)
+        return StreamhouseWriter(self._connection(), name, options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
+        given = _given(self.options)
+        options = parse_stream_write_options(given)
+        name = table_option(given, "writeStream")
+        if overwrite:
+            raise InvalidOptionError(
+                f"stream into {name}: output mode complete would append every result again; use outputMode('append'), "
+                "or write the results in foreachBatch to a table of their own",
+            )
+        return StreamhouseStreamWriter(self._connection(), name, options, given.get("checkpointlocation"), schema)
+
+    def _connection(self) -> Connection:
+        return connect(self.options, self._environ)
+
+    def _table(self, given: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
+        name = parse_table_name(table_option(given, mode))
+        return self._connection().table(str(name.path)), name.suffix
+
+
+def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:
+    """Spark asks for the schema without saying whether the read is a stream; options that only streams have tell."""
+    try:
+        return batch_target(table, suffix, parse_read_options(given))
+    except InvalidOptionError as error:
+        try:
+            return stream_target(table, suffix, parse_stream_read_options(given))
+        except InvalidOptionError:
+            raise error from None
+
+
+def _given(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _refuse_overwrite(name: str) -> NoReturn:
+    raise InvalidOptionError(
+        f"mode('overwrite') of {name} is not supported: nothing was changed; use mode('append'), or drop the table, "
+        "create it again and append",
+    )

@@ -1,0 +1,128 @@
+"""Between our columns and Spark's: what a name offers, what ``.schema(…)`` asks of it, batches as Spark wants them.
+
+Spark compares the schema of the first batch with its own and trusts all others, so every batch is built in exactly
+Spark's schema here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from streamhouse_spark import ddl
+from streamhouse_spark.conversion import Conversion
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
+from streamhouse_spark.schema import TableSchema, canonical_type
+from streamhouse_spark.values import nearest
+
+BATCH_ROWS_MIN = 1 << 14
+BATCH_ROWS_MAX = 1 << 16
+
+
+def canonical_schema(schema: pa.Schema) -> pa.Schema:
+    """Columns of any Arrow types as Spark can have them."""
+    return pa.schema(
+        [
+            pa.field(
+                f.name, pa.string() if pa.types.is_null(f.type) else canonical_type(f.type, column=f.name), f.nullable
+            )
+            for f in schema
+        ]
+    )
+
+
+def offered_schema(available: pa.Schema, table: TableSchema) -> StructType:
+    """What a read without ``.schema(…)`` gives, with the table's comments."""
+    fields = []
+    for field in available:
+        column = table.find(field.name)
+        comment = column.comment if column is not None and column.type.equals(field.type) else None
+        fields.append(field.with_metadata({"comment": comment}) if comment else field)
+    return compat.spark_schema_of(pa.schema(fields))
+
+
+def requested_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
+    """The columns of ``available``, in the order of Spark's schema.
+
+    A user's own schema picks columns; it can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
+    column, another type, or NOT NULL where null can be.
+    """
+    by_folded_name = {field.name.casefold(): field for field in available}
+    columns = []
+    for column in ddl.parse_struct_json(json.loads(requested.json())):
+        field = by_folded_name.get(column.name.casefold())
+        if field is None:
+            near = nearest(column.name, available.names)
+            hint = f"did you mean '{near}'?" if near else f"the columns are {', '.join(available.names[:30])}"
+            raise SchemaMismatchError(f"the schema asks for column '{column.name}', which {name} does not have; {hint}")
+        if not field.type.equals(column.type):
+            raise SchemaMismatchError(
+                f"the schema asks for column '{column.name}' of {name} as {ddl.type_name(column.type)}, it is "
+                f"{ddl.type_name(field.type)}; ask for that, and cast in the query",
+            )
+        if field.nullable and not column.nullable:
+            raise SchemaMismatchError(
+                f"the schema says that column '{column.name}' of {name} is NOT NULL, but it can be null; leave it out",
+            )
+        columns.append(field.name)
+    return tuple(columns)
+
+
+class SparkShape:
+    """Gives batches exactly the schema that Spark expects, and a size that suits Spark."""
+
+    def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:
+        self._schema = compat.arrow_schema_of(schema)
+        self._columns = columns
+        self._conversions = [Conversion(name, column) for column in columns]
+        self._name = name
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows in batches of 16k to 64k rows, as far as there are so many."""
+        pending: list[pa.RecordBatch] = []
+        pending_rows = 0
+        for batch in batches:
+            shaped = self.shaped(batch)
+            if pending and pending_rows + shaped.num_rows > BATCH_ROWS_MAX:
+                yield from self._joined(pending)
+                pending, pending_rows = [], 0
+            if shaped.num_rows >= BATCH_ROWS_MIN and not pending:
+                yield from self._cut(shaped)
+                continue
+            pending.append(shaped)
+            pending_rows += shaped.num_rows
+            if pending_rows >= BATCH_ROWS_MIN:
+                yield from self._joined(pending)
+                pending, pending_rows = [], 0
+        yield from self._joined(pending)
+
+    def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = batch.schema.names
+        arrays = []
+        for field, name, conversion in zip(self._schema, self._columns, self._conversions, strict=True):
+            array = batch.column(names.index(name))
+            if not array.type.equals(field.type):
+                array = conversion.cast(array, field.type)
+            if not field.nullable and array.null_count:
+                raise CorruptDataError(
+                    f"{self._name}: column '{name}' is NOT NULL and {array.null_count} stored rows have null in it; "
+                    "was the lake table changed by another engine?",
+                )
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _joined(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if len(pending) == 1:
+            yield from self._cut(pending[0])
+        elif pending:
+            for batch in pa.Table.from_batches(pending).combine_chunks().to_batches():
+                yield from self._cut(batch)
+
+    @staticmethod
+    def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for start in range(0, batch.num_rows, BATCH_ROWS_MAX):
+            yield batch.slice(start, BATCH_ROWS_MAX)

@@ -1,0 +1,115 @@
+"""Writing in tasks: rows become staged segments, and what the driver needs to commit them travels back.
+
+A task never opens the table's commit log: the driver decides schema, shape and routing once, when the write is planned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.rows import coerce
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table import Table
+
+TASK_INLINE_BYTES_MAX = 32 << 10
+"""Fewer bytes than this travel from a task to the driver, and in the commit record, instead of as an object."""
+CHUNK_BYTES = 128 << 20
+"""A task holds about so many bytes of rows before it writes them out."""
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What one task staged, and the streaming query that it ran for."""
+
+    staged: Staged | None
+    query_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPlan:
+    """All that a task needs to stage rows of a table."""
+
+    connection: Connection
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    shape: SegmentShape
+    routing: Routing
+
+    @classmethod
+    def of(cls, connection: Connection, table: Table) -> StagingPlan:
+        state, key = table.state, table.properties.bucket_key
+        routing = Routing(state.num_buckets, key[0] if key else None)
+        return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(), routing)
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
+        """Stage all rows of a task; durable when this returns, visible to nobody. None where there are no rows.
+
+        Raises `SchemaMismatchError` for values that do not fit.
+        """
+        warehouse = self.connection.warehouse()
+        stager = Stager(
+            warehouse.storage,
+            self.table_uuid,
+            self.shape,
+            self.routing,
+            warehouse.world,
+            inline_bytes_max=TASK_INLINE_BYTES_MAX,
+        )
+        parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in _chunks(batches)]
+        return gathered(parts) if parts else None
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
+    """What all tasks staged, as one. None where no task had a row.
+
+    Inline rows of several tasks become one inline segment a bucket, or objects where they are too many for a commit
+    record, so that the number of tasks shows neither in the size of records nor in the number of segments.
+    """
+    parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
+    if not parts:
+        return None
+    staged = gathered(parts)
+    inline: dict[int, list[StagedSegment]] = defaultdict(list)
+    for segment in staged.segments:
+        if segment.inline_rows is not None:
+            inline[segment.segment.bucket].append(segment)
+    inline_bytes = sum(len(s.inline_rows or b"") for found in inline.values() for s in found)
+    fits = inline_bytes <= INLINE_BYTES_MAX
+    if fits and all(len(found) == 1 for found in inline.values()):
+        return staged
+    joined = [_joined(table, staged, bucket, found, inline=fits) for bucket, found in sorted(inline.items())]
+    objects = [s for s in staged.segments if s.inline_rows is None]
+    return replace(staged, segments=(*objects, *joined))
+
+
+def _joined(table: Table, staged: Staged, bucket: int, found: list[StagedSegment], *, inline: bool) -> StagedSegment:
+    schema = table.state.schemas[staged.schema_id].arrow
+    rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])
+    shape = replace(table.segment_shape(), schema_id=staged.schema_id)
+    if inline:
+        return stage_inline(rows, bucket, shape)
+    return stage_object(table.storage, table.uuid, table.world.ids.new_uuid(), rows, bucket, shape)

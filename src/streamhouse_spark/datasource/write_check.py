@@ -1,0 +1,55 @@
+"""What is checked on the driver before a write starts tasks. On this path Spark itself checks nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.rows import coerce
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table import Table
+
+
+def table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
+    """The table, after a look at whether rows of this schema fit into it.
+
+    Raises:
+        TableNotFoundError: with the CREATE TABLE that would make a table for these rows.
+        InvalidNameError: for a read-only name.
+        SchemaMismatchError: naming the column.
+    """
+    path = parse_table_name(name).require_table("write to")
+    try:
+        table = connection.table(str(path))
+    except TableNotFoundError as error:
+        ddl = _nullable(TableSchema.of(schema)).ddl()
+        raise TableNotFoundError(
+            f"{error} To make it for these rows: CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
+            f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
+        ) from None
+    check_fits(schema, table.state.schema, table.name)
+    return table
+
+
+def _nullable(schema: TableSchema) -> TableSchema:
+    """As CREATE TABLE AS SELECT makes it: that an expression is never null says little about a table."""
+    return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
+
+
+def check_fits(frame: StructType, table: TableSchema, name: str) -> None:
+    """Raises `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
+    given = compat.arrow_schema_of(frame)
+    names = {f.name.casefold() for f in given}
+    for column in table.columns:
+        if not column.nullable and column.name.casefold() not in names:
+            raise SchemaMismatchError(
+                f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
+                f"{', '.join(given.names)}",
+            )
+    coerce(pa.schema([f.remove_metadata() for f in given]).empty_table(), table, table=name)

@@ -1,0 +1,100 @@
+"""Batch appends and the streaming sink: tasks stage, the driver commits all of it in one record.
+
+**Commit point:** the one commit record. A failed task, a failed commit or an abort leaves staged files that no record
+names; cleaning removes them after its grace. Abort deletes nothing, because Spark also calls it after a commit whose
+outcome it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.query_identity import QUERY_ID_PROPERTY, query_transaction
+from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, combined
+from streamhouse_spark.datasource.write_check import table_for_writing
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.staging import Staged
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.table import Table
+
+
+class StreamhouseWriter(DataSourceArrowWriter):
+    """Appends a DataFrame, all of it or nothing.
+
+    With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
+    query's own identity is not used: several writes a batch are legal there, so give each its own ``txnAppId`` and the
+    batch id as ``txnVersion`` to make them repeatable.
+    """
+
+    def __init__(self, connection: Connection, name: str, options: WriteOptions, schema: StructType) -> None:
+        self._plan = StagingPlan.of(connection, table_for_writing(connection, name, schema))
+        self._transaction = options.transaction
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return StagedMessage(self._plan.stage(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        table = _table(self._plan)
+        staged = combined(table, _messages(messages)) or _nothing(self._plan)
+        if staged.segments or self._transaction is not None:
+            table.commit(staged, transaction=self._transaction)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to do: nothing is visible, and what was staged may belong to a commit that succeeded."""
+
+
+class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
+    """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
+
+    The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
+    adds the rows. A batch without rows leaves no record: repeating it adds nothing either.
+    """
+
+    def __init__(
+        self, connection: Connection, name: str, options: StreamWriteOptions, checkpoint: str | None, schema: StructType
+    ) -> None:
+        self._plan = StagingPlan.of(connection, table_for_writing(connection, name, schema))
+        self._options = options
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+        return StagedMessage(self._plan.stage(iterator), query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        table = _table(self._plan)
+        found = _messages(messages)
+        staged = combined(table, found)
+        if staged is None:
+            return
+        transaction: Transaction = query_transaction(
+            self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
+        )
+        table.commit(staged, transaction=transaction)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to do, as in `StreamhouseWriter.abort`."""
+
+
+def _table(plan: StagingPlan) -> Table:
+    return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
+
+
+def _nothing(plan: StagingPlan) -> Staged:
+    storage = plan.connection.warehouse().storage
+    return Staged(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())
+
+
+def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
+    found = [m for m in messages if isinstance(m, StagedMessage)]
+    if len(found) != len(messages):
+        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
+    return found
