@@ -1,0 +1,210 @@
+"""What must hold of a table whatever happened to it: one function per invariant.
+
+Each takes the storage behind all faults, and what was attempted or seen; each raises `AssertionError`, or the typed
+error of the product's own checks. `check_all` runs them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from faults.history import History, Told, text_of
+from faults.ledger import Ledger, read_ids
+from faults.sim import sim_world
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.segment_reader import verify_segment
+from streamhouse_spark.log.state import TableState, fold, referenced_keys
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+
+def check_all(storage: Storage, name: str, history: History, ledger: Ledger | None = None) -> Ledger:
+    """All invariants of a table that exists, by processes that were started just now. Returns what is stored."""
+    table = Warehouse(storage.url, storage=storage, world=sim_world(10**6 + 1)).table(name)
+    ledger = ledger or Ledger(storage, table.uuid)
+    ledger.observe()
+    check_acknowledged_once(history, ledger)
+    check_attempted_at_most_once(history, ledger)
+    check_offsets_dense(storage, ledger)
+    check_files(storage, table.state)
+    check_fresh_equals_live(storage, ledger)
+    check_checkpoints(storage, table.uuid)
+    check_union(table, ledger)
+    check_retries_are_no_ops(table, history, ledger)
+    return ledger
+
+
+def check_acknowledged_once(history: History, ledger: Ledger) -> None:
+    """Rows whose client was given offsets are stored once, at those offsets."""
+    counts = Counter(ledger.all_ids())
+    for batch in history:
+        if batch.told is not Told.ACKNOWLEDGED:
+            continue
+        wrong = {i: counts[i] for i in batch.ids if counts[i] != 1}
+        assert not wrong, f"acknowledged batch {batch.number}: rows are stored {wrong} times"
+        assert batch.offsets is not None
+        there = [i for b, r in batch.offsets.items() for i in ledger.ids[b][r.start : r.end]]
+        assert sorted(there) == list(batch.ids), f"batch {batch.number} was given {batch.offsets}, which hold {there}"
+
+
+def check_attempted_at_most_once(history: History, ledger: Ledger) -> None:
+    """Any other batch is stored once as a whole or not at all; one that was refused is not stored; nothing else is."""
+    counts = Counter(ledger.all_ids())
+    known: set[int] = set()
+    for batch in history:
+        known.update(batch.ids)
+        times = {counts[i] for i in batch.ids}
+        allowed = {0} if batch.told in (Told.NOTHING, Told.REFUSED) else {0, 1}
+        if batch.told is not Told.ACKNOWLEDGED:
+            assert len(times) <= 1, f"batch {batch.number} is stored in part: {dict(counts)}"
+            assert times <= allowed, f"{batch.told.value} batch {batch.number} is stored {times} times"
+    assert set(counts) <= known, f"rows that nobody wrote: {set(counts) - known}"
+
+
+def check_offsets_dense(storage: Storage, ledger: Ledger) -> None:
+    """The hot log of each bucket holds each offset from its start to its end once, with the row it always had."""
+    state = ledger.observe()
+    for bucket, log in state.buckets.items():
+        expected = log.segments[0].base_offset if log.segments else log.end
+        assert expected <= log.start <= log.end, f"bucket {bucket}: {log.offsets}, segments from {expected}"
+        for segment in log.segments:
+            assert segment.base_offset == expected, f"bucket {bucket}: {expected} expected, {segment} found"
+            assert segment.num_rows > 0, segment
+            expected = segment.end_offset
+        assert expected == log.end, f"bucket {bucket} ends at {log.end}, its segments at {expected}"
+        found = read_ids(storage, state, bucket, log.offsets)
+        assert found == ledger.ids[bucket][log.start :], f"bucket {bucket}: rows changed their offsets"
+
+
+def check_files(storage: Storage, state: TableState) -> None:
+    """Every file that a reader of this state may open exists, with the length and the checksums that it had."""
+    for key in sorted(referenced_keys(state)):
+        try:
+            storage.size_bytes(key)
+        except ObjectNotFoundError:
+            raise AssertionError(f"{key} is named by {state.name} at commit {state.version}, and missing") from None
+    for segment in state.live_segments():
+        verify_segment(storage, state.table_uuid, segment, state.schemas[segment.schema_id].arrow)
+        if segment.uuid is not None:
+            size_bytes = storage.size_bytes(segment_key(state.table_uuid, segment.uuid))
+            assert size_bytes == segment.size_bytes, f"{segment}: {size_bytes} bytes"
+
+
+def check_fresh_equals_live(storage: Storage, ledger: Ledger) -> None:
+    """A process that opens the table now knows what a process knows that followed it from its first commit."""
+    fresh = CommitLog(storage, ledger.table_uuid, sim_world(10**6 + 2)).refresh()
+    live = ledger.observe()
+    assert fresh == live, f"opened now: {fresh}\nfollowed: {live}"
+
+
+def check_checkpoints(storage: Storage, table_uuid: str) -> None:
+    """Every checkpoint says what the records before it say, as far as these are kept."""
+    state: TableState | None = None
+    checkpoints = list_checkpoints(storage, table_uuid)
+    oldest = first_record(storage, table_uuid)
+    if oldest > 1:
+        based = [n for n in checkpoints if n >= oldest - 1]
+        assert based, f"records begin at {oldest}, and no checkpoint at or above {oldest - 1} is left of {checkpoints}"
+        state = read_checkpoint(storage, table_uuid, based[0])
+    folded = {} if state is None else {state.version: state}
+    while True:
+        try:
+            record, _ = read_record(storage, table_uuid, state.version + 1 if state else 1)
+        except ObjectNotFoundError:
+            break
+        state = fold(state, record)
+        folded[state.version] = state
+    for number in checkpoints:
+        if number in folded:
+            stored = read_checkpoint(storage, table_uuid, number)
+            assert stored == folded[number], f"checkpoint {number}: {stored}\nthe records: {folded[number]}"
+        assert not folded or number <= max(folded), f"checkpoint {number} is ahead of the last record {max(folded)}"
+    newest = newest_checkpoint(storage, table_uuid)
+    assert newest is None or newest.version <= max(folded, default=0)
+
+
+def first_record(storage: Storage, table_uuid: str) -> int:
+    """The lowest record number that counts: the newest floor, or 1."""
+    floor, index = 1, 1
+    while (found := read_floor(storage, table_uuid, index)) is not None:
+        assert found.floor >= floor, f"floor {index} went back from {floor} to {found.floor}"
+        floor, index = found.floor, index + 1
+    return floor
+
+
+def check_union(table: Table, ledger: Ledger) -> None:
+    """The union read holds every row that was not trimmed away, once, with its own text."""
+    rows = table.to_arrow().to_pydict()
+    state = table.state
+    lake = {b: state.lake_offset(b) for b in state.buckets}
+    expected: list[int] = []
+    for bucket, ids in ledger.ids.items():
+        start = 0 if state.lake is not None else state.buckets[bucket].start
+        assert state.buckets[bucket].start <= max(lake[bucket], start), f"bucket {bucket} was trimmed beyond the lake"
+        expected.extend(ids[start:])
+    assert Counter(rows["id"]) == Counter(expected), "the union read is not the table"
+    for row_id, text in zip(rows["id"], rows["text"], strict=True):
+        assert text == text_of(row_id, len(text)), f"row {row_id} has the text {text!r}"
+
+
+def check_retries_are_no_ops(table: Table, history: History, ledger: Ledger) -> None:
+    """Sending acknowledged transactions again adds nothing and says the same offsets."""
+    newest = {b.transaction.app_id: b for b in history if b.transaction and b.told is Told.ACKNOWLEDGED}
+    before = ledger.observe()
+    for batch in newest.values():
+        stored = before.transactions.get(batch.transaction.app_id)
+        if stored is not None and stored.version == batch.transaction.version:
+            again = table.append(batch.rows(), transaction=batch.transaction)
+            assert dict(again) == dict(batch.offsets or {}), f"{again} instead of {batch.offsets}"
+    assert ledger.observe().version == before.version, "a retry was committed"
+
+
+class PrefixReader:
+    """Checks what a reader saw against what is stored: whole commits, from the first, never fewer than before."""
+
+    def __init__(self) -> None:
+        self.seen: list[frozenset[int]] = []
+
+    def saw(self, ids: Iterable[int]) -> None:
+        ids = list(ids)
+        assert len(set(ids)) == len(ids), f"a read returned rows twice: {sorted(ids)}"
+        self.seen.append(frozenset(ids))
+
+    def check(self, ledger: Ledger, starts: Mapping[int, int] | None = None) -> None:
+        """``starts`` are offsets below which rows may be missing because they were trimmed without a lake."""
+        ledger.observe()
+        ends = dict.fromkeys(ledger.ids, 0)
+        for seen in self.seen:
+            allowed = [e for e in ledger.ends if all(e[b] >= ends[b] for b in ends)]
+            match = next((e for e in allowed if seen == _prefix(ledger, e, starts or {})), None)
+            assert match is not None, f"{sorted(seen)} is no prefix at or above {ends}; the ends were {ledger.ends}"
+            ends = match
+
+
+def _prefix(ledger: Ledger, ends: Mapping[int, int], starts: Mapping[int, int]) -> frozenset[int]:
+    return frozenset(i for b, ids in ledger.ids.items() for i in ids[starts.get(b, 0) : ends[b]])
+
+
+def folded_ends(storage: Storage, table_uuid: str) -> list[dict[int, int]]:
+    """The ends of all buckets after each record that is kept, from the records alone."""
+    state: TableState | None = None
+    ends = []
+    while True:
+        try:
+            record, _ = read_record(storage, table_uuid, state.version + 1 if state else 1)
+        except ObjectNotFoundError:
+            return ends
+        state = fold(state, record)
+        if not ends or ends[-1] != state.ends:
+            ends.append(state.ends)
+
+
+def hot_ranges(state: TableState) -> dict[int, OffsetRange]:
+    return {bucket: log.offsets for bucket, log in state.buckets.items()}

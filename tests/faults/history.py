@@ -1,0 +1,100 @@
+"""What clients tried to do to a table and what they were told: the model that the checkers compare storage with.
+
+A batch is some rows with identifiers of their own. What its client was told only ever becomes more certain::
+
+    ATTEMPTED     it never heard the end of it: stored once or not at all
+    REFUSED       it was told that nothing was added: not stored, now or later
+    ACKNOWLEDGED  it was given offsets: stored exactly once, there
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from faults.faulty_storage import Crash
+from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError
+from streamhouse_spark.model import BucketOffsets, Transaction
+from streamhouse_spark.table import Table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+BATCH_IDS = 1000
+
+
+class Told(enum.Enum):
+    NOTHING = "not attempted"
+    ATTEMPTED = "attempted"
+    REFUSED = "refused"
+    ACKNOWLEDGED = "acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    number: int
+    num_rows: int
+    row_chars: int = 4
+    transaction: Transaction | None = None
+    told: Told = Told.NOTHING
+    offsets: BucketOffsets | None = None
+
+    @property
+    def ids(self) -> range:
+        return range(self.number * BATCH_IDS, self.number * BATCH_IDS + self.num_rows)
+
+    def rows(self) -> pa.Table:
+        """The same rows at every call: a retry sends what was sent before."""
+        return pa.table({"id": list(self.ids), "text": [text_of(i, self.row_chars) for i in self.ids]}, schema=SCHEMA)
+
+
+def text_of(row_id: int, chars: int) -> str:
+    return f"{row_id:x}-".ljust(chars, "x")
+
+
+@dataclass(slots=True)
+class History:
+    """The batches of one table. Copy it with `copy` to go on from the same past several times."""
+
+    batches: dict[int, Batch] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches.values())
+
+    def copy(self) -> History:
+        return History(dict(self.batches))
+
+    def new_batch(self, num_rows: int = 3, *, row_chars: int = 4, transaction: Transaction | None = None) -> Batch:
+        batch = Batch(len(self.batches) + 1, num_rows, row_chars, transaction)
+        self.batches[batch.number] = batch
+        return batch
+
+    def append(self, table: Table, batch: Batch) -> BucketOffsets:
+        """Append a batch, for the first time or again, and note what the client was told.
+
+        A batch is sent again only with its transaction, or when its client was told that nothing was added.
+        """
+        before = self.batches[batch.number]
+        assert batch.transaction is not None or before.told in (Told.NOTHING, Told.REFUSED), before
+        self._note(before, Told.ATTEMPTED)
+        try:
+            offsets = table.append(batch.rows(), transaction=batch.transaction)
+        except (Crash, CommitStateUnknownError):
+            raise
+        except StreamhouseError:
+            if before.told in (Told.NOTHING, Told.REFUSED):
+                self._note(before, Told.REFUSED)
+            else:
+                self.batches[batch.number] = before
+            raise
+        if before.told is Told.ACKNOWLEDGED:
+            assert dict(offsets) in (dict(before.offsets or {}), {}), f"{before} was then given {offsets}"
+            self.batches[batch.number] = before
+        elif offsets.num_rows:
+            self.batches[batch.number] = replace(before, told=Told.ACKNOWLEDGED, offsets=offsets)
+        return offsets
+
+    def _note(self, batch: Batch, told: Told) -> None:
+        if batch.told is not Told.ACKNOWLEDGED:
+            self.batches[batch.number] = replace(batch, told=told)

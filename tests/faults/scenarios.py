@@ -1,0 +1,396 @@
+"""What the fault sweeps run: each scenario prepares a warehouse, works under faults, and goes on after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from unittest import mock
+
+import pytest
+
+from faults.checkers import PrefixReader, check_all, folded_ends
+from faults.history import SCHEMA, Batch, History, Told
+from faults.ledger import Ledger
+from faults.sim import SimClock, SimIds
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.log import cleaning, merge, record
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+NAME = "sales.orders"
+HOUR_MS = 3_600_000
+LARGE = 70_000
+NO_LAKE = {"table.datalake.enabled": "false"}
+
+
+@dataclass
+class Run:
+    """One store, the processes that use it, and what their clients know."""
+
+    clock: SimClock = field(default_factory=SimClock)
+    memory: MemoryStorage = field(init=False)
+    history: History = field(default_factory=History)
+    reader: PrefixReader = field(default_factory=PrefixReader)
+    ledger: Ledger | None = None
+    batch: Batch | None = None
+    """The batch that the work under faults is about."""
+    table: Table | None = None
+    """The handle of the process at work; None where that process died."""
+    warehouse: Warehouse = field(init=False)
+    processes: int = 0
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryStorage(World(self.clock, SimIds(0)))
+        self.start_process(self.memory)
+
+    def start_process(self, storage: Storage) -> Warehouse:
+        self.processes += 1
+        self.warehouse = Warehouse(storage.url, storage=storage, world=World(self.clock, SimIds(self.processes)))
+        self.table = None
+        return self.warehouse
+
+    def copy(self) -> Run:
+        """The same past again: equal bytes, equal time, and processes that make the same choices."""
+        other = Run(SimClock(self.clock.now_ms()))
+        other.memory._objects = dict(self.memory._objects)
+        other.history = self.history.copy()
+        other.ledger = self.ledger.copy(other.memory) if self.ledger else None
+        other.batch = self.batch
+        other.processes = self.processes
+        return other
+
+    def open(self) -> Table:
+        if self.table is None:
+            self.table = self.warehouse.table(NAME)
+        return self.table
+
+    def create(self, *, buckets: int = 2, properties: dict[str, str] | None = None, key: bool = True) -> Table:
+        texts = {**NO_LAKE, **({"bucket.key": "id"} if key else {}), **(properties or {})}
+        self.table = self.warehouse.create_table(NAME, SCHEMA, buckets=buckets, properties=texts)
+        return self.table
+
+    def append(self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None) -> Batch:
+        batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction)
+        self.history.append(self.open(), batch)
+        return batch
+
+    def prepare_batch(self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None) -> None:
+        self.batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction)
+
+    def send_batch(self) -> None:
+        """Send the prepared batch, again where that is allowed."""
+        assert self.batch is not None
+        self.history.append(self.open(), self.batch)
+
+    def resend_batch(self) -> None:
+        """What a careful client does: send again when it may, else send other rows."""
+        assert self.batch is not None
+        told = self.history.batches[self.batch.number].told
+        if self.batch.transaction is not None or told in (Told.NOTHING, Told.REFUSED):
+            self.send_batch()
+        self.append()
+
+    def observe(self) -> Ledger:
+        if self.ledger is None:
+            self.ledger = Ledger(self.memory, self.open().uuid)
+        self.ledger.observe()
+        return self.ledger
+
+    def check(self) -> None:
+        ledger = check_all(self.memory, NAME, self.history, self.ledger)
+        if self.reader.seen:
+            for ends in folded_ends(self.memory, ledger.table_uuid):
+                if ends not in ledger.ends:
+                    ledger.ends.append(ends)
+            ledger.ends.sort(key=lambda ends: sum(ends.values()))
+            self.reader.check(ledger)
+
+
+class Scenario:
+    """Subclasses say what to do; ``work`` is what meets the faults, ``recover`` is what a new process does then."""
+
+    name = ""
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        """Smaller limits of the product, where the real ones would need thousands of calls to be reached."""
+        yield
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append()
+
+    def work(self, run: Run) -> None:
+        raise NotImplementedError
+
+    def recover(self, run: Run) -> None:
+        run.append()
+
+    def check(self, run: Run) -> None:
+        run.check()
+
+
+class CreateTable(Scenario):
+    name = "create table"
+
+    def setup(self, run: Run) -> None:
+        pass
+
+    def work(self, run: Run) -> None:
+        run.create()
+
+    def recover(self, run: Run) -> None:
+        run.table = None
+        with suppress(StreamhouseError):
+            run.create()
+        run.append()
+
+
+class AppendInline(Scenario):
+    name = "append inline"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.prepare_batch()
+
+    def work(self, run: Run) -> None:
+        run.send_batch()
+
+    def recover(self, run: Run) -> None:
+        run.resend_batch()
+
+
+class AppendObjects(AppendInline):
+    name = "append objects"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append()
+        run.prepare_batch(num_rows=4, row_chars=LARGE)
+
+
+class AppendManifest(AppendInline):
+    name = "append through a manifest"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(record, "RECORD_BYTES_MAX", 200):
+            yield
+
+
+class AppendTransaction(AppendInline):
+    """A streaming query whose driver dies and sends the same batch from its checkpoint."""
+
+    name = "append with a transaction"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append(transaction=Transaction("app", 1, "query"))
+        run.prepare_batch(transaction=Transaction("app", 2, "query"))
+
+    def recover(self, run: Run) -> None:
+        assert run.batch is not None
+        newest = max(b.transaction.version for b in run.history if b.transaction)
+        run.send_batch()
+        run.append(transaction=Transaction("app", newest + 1, "query"))
+
+
+class AppendThatMerges(AppendInline):
+    """The append that finds so many inline records that it has to merge them."""
+
+    name = "append that merges"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(merge, "INLINE_RECORDS_MAX", 4):
+            yield
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        for _ in range(3):
+            run.append()
+        run.prepare_batch()
+
+
+class MergeSmall(Scenario):
+    name = "merge"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)):
+            yield
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append(num_rows=4, row_chars=LARGE)
+        run.append()
+        run.append(num_rows=4, row_chars=LARGE)
+
+    def work(self, run: Run) -> None:
+        run.open().merge_small()
+
+    def recover(self, run: Run) -> None:
+        run.open().merge_small()
+        run.append()
+
+
+class Trim(Scenario):
+    name = "trim"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={"table.log.ttl": "1h"})
+        run.append()
+        run.clock.advance(2 * HOUR_MS)
+        run.append()
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.open().refresh()
+        cleaning_log = run.open()
+        cleaning_log.maintain()
+
+    def recover(self, run: Run) -> None:
+        run.open().maintain()
+        run.append()
+
+
+class Clean(Scenario):
+    """Everything that cleaning does: condemned segments, orphans, manifests, a floor that is due and one to raise."""
+
+    name = "clean"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with (
+            mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
+            mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
+            mock.patch.object(record, "RECORD_BYTES_MAX", 2000),
+        ):
+            yield
+
+    def setup(self, run: Run) -> None:
+        table = run.create(properties={"table.log.ttl": "40h"})
+        for _ in range(3):
+            run.append()
+        run.append(num_rows=4, row_chars=LARGE)
+        run.append(num_rows=50)
+        table.stager().stage(Batch(900, 4, LARGE).rows())  # staged by a process that died: an orphan
+        table.maintain()
+        run.clock.advance(25 * HOUR_MS)
+        run.append()
+        run.append(num_rows=50)
+        table.maintain()
+        run.clock.advance(25 * HOUR_MS)
+        run.append()
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.open().maintain()
+
+    def recover(self, run: Run) -> None:
+        run.open().maintain()
+        run.append()
+        run.clock.advance(25 * HOUR_MS)
+        run.open().maintain()
+        run.append()
+
+    def check(self, run: Run) -> None:
+        run.check()
+        stored = {info.key for info in run.memory.list(f"tables/{run.open().uuid}/segments/")}
+        state = run.open().refresh()
+        known = {k for k in stored if any(s.uuid is not None and s.uuid in k for s in state.live_segments())}
+        assert stored - known <= set(state.condemned), "an unneeded segment is neither deleted nor condemned"
+
+
+class DropAndCreate(Scenario):
+    """A table is dropped and its name used again; the old table keeps its rows to itself."""
+
+    name = "drop and create"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append()
+        run.observe()
+        run.prepare_batch()
+
+    def work(self, run: Run) -> None:
+        run.warehouse.drop_table(NAME)
+        run.create()
+        run.send_batch()
+
+    def recover(self, run: Run) -> None:
+        assert run.ledger is not None
+        run.table = None
+        with suppress(TableNotFoundError):
+            if run.warehouse.table(NAME).uuid == run.ledger.table_uuid:
+                run.warehouse.drop_table(NAME)
+        if not run.warehouse.exists(NAME):
+            run.create()
+        run.resend_batch()
+
+    def check(self, run: Run) -> None:
+        assert run.ledger is not None
+        old, run.ledger = run.ledger, None
+        assert run.open().uuid != old.table_uuid
+        written_before = run.history.batches.pop(1)
+        check_state = old.observe()
+        assert check_state.dropped
+        assert sorted(old.all_ids()) == list(written_before.ids), "the dropped table lost rows or got some"
+        run.check()
+
+
+class ReadWhileWriting(Scenario):
+    """A reader meets the faults; another process commits, merges and trims between its reads."""
+
+    name = "read while writing"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append()
+        run.append(num_rows=4, row_chars=LARGE)
+
+    def work(self, run: Run) -> None:
+        reader = run.open()
+        writer = Warehouse(run.memory.url, storage=run.memory, world=World(run.clock, SimIds(99))).table(NAME)
+        for action in (None, "append", "merge", "append"):
+            if action == "append":
+                run.history.append(writer, run.history.new_batch())
+            elif action == "merge":
+                writer.merge_inline()
+            run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
+
+    def recover(self, run: Run) -> None:
+        run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist())
+        run.append()
+
+
+SCENARIOS: tuple[Callable[[], Scenario], ...] = (
+    CreateTable,
+    AppendInline,
+    AppendObjects,
+    AppendManifest,
+    AppendTransaction,
+    AppendThatMerges,
+    MergeSmall,
+    Trim,
+    Clean,
+    DropAndCreate,
+    ReadWhileWriting,
+)
+
+
+def prepared(scenario: Scenario) -> Run:
+    """A run that has the scenario's past. Every copy of it meets the same calls until its first fault."""
+    run = Run()
+    with scenario.limits():
+        scenario.setup(run)
+    return run
+
+
+def scenario_parameters() -> list[object]:
+    return [pytest.param(s, id=s.name.replace(" ", "_")) for s in SCENARIOS]

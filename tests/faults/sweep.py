@@ -1,0 +1,111 @@
+"""Meet every storage call of a scenario with every fault, let new processes go on, and check everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from faults.faulty_storage import Crash, Fault, FaultyStorage, ListingLag, Op
+from faults.late_storage import LateStorage
+from faults.scenarios import Run, Scenario, prepared
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.storage import Storage
+
+LAGGING_OBJECTS = 4
+KINDS_OF_PARTIAL_WRITES = ("crash before", "error before")
+"""The faults between the writes of one object: nothing of it is visible, so whether a write was applied is all one."""
+
+NewStorage = Callable[[Storage, int], FaultyStorage]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a sweep did."""
+
+    calls: int = 0
+    runs: int = 0
+    hit: set[int] = field(default_factory=set)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        outcomes = ", ".join(f"{n} {what}" for what, n in self.outcomes.most_common())
+        return f"{self.calls} calls, {self.runs} faults injected, {len(self.hit)} calls hit ({outcomes})"
+
+
+def fault_kinds() -> dict[str, NewStorage]:
+    """Name of a fault → the storage that has it at a call."""
+
+    def plain(fault: Fault) -> NewStorage:
+        return lambda inner, at: FaultyStorage(inner, {at: fault})
+
+    def lagging(fault: Fault) -> NewStorage:
+        return lambda inner, at: FaultyStorage(inner, {at: fault}, lag=ListingLag(LAGGING_OBJECTS))
+
+    kinds = {fault.value: plain(fault) for fault in Fault}
+    kinds["crash after, listings lag"] = lagging(Fault.CRASH_AFTER)
+    kinds["lost ack, listings lag"] = lagging(Fault.LOST_ACK)
+    kinds["lands late"] = lambda inner, at: LateStorage(inner, at, calls_late=2)
+    return kinds
+
+
+def trace_of(scenario: Scenario, base: Run) -> list[Op]:
+    """The storage calls of the work when nothing fails."""
+    run = base.copy()
+    storage = FaultyStorage(run.memory)
+    run.start_process(storage)
+    scenario.work(run)
+    return list(storage.trace)
+
+
+def sweep_scenario(scenario: Scenario, kinds: Iterable[str] | None = None) -> Figures:
+    """Raises `AssertionError` naming the call and the fault after which an invariant did not hold."""
+    figures = Figures()
+    wanted = {k: v for k, v in fault_kinds().items() if kinds is None or k in kinds}
+    base = prepared(scenario)
+    with scenario.limits():
+        trace = trace_of(scenario, base)
+        figures.calls = len(trace)
+        for op in trace:
+            for kind, new_storage in wanted.items():
+                if op[1] == "create.write" and kind not in KINDS_OF_PARTIAL_WRITES:
+                    continue
+                run = base.copy()
+                storage = new_storage(run.memory, op[0])
+                outcome = run_with(scenario, run, storage)
+                if "listings lag" not in kind:  # a listing that shows less leads another way
+                    assert storage.faults_fired, f"{op} was not reached again: the scenario is not deterministic"
+                    assert storage.faults_fired[0][0] == op, f"{storage.faults_fired[0]} instead of {op}"
+                    figures.hit.add(op[0])
+                storage._plan = {}
+                figures.runs += 1
+                figures.outcomes[outcome] += 1
+                recover_and_check(scenario, run, storage, f"{kind} at {op}, which ended with {outcome}")
+    return figures
+
+
+def run_with(scenario: Scenario, run: Run, storage: FaultyStorage) -> str:
+    """Do the work; say how it ended. A crashed process is forgotten, one that met an error lives on."""
+    run.start_process(storage)
+    try:
+        scenario.work(run)
+    except Crash:
+        return "a crash"
+    except StreamhouseError as error:
+        return type(error).__name__
+    return "success"
+
+
+def recover_and_check(scenario: Scenario, run: Run, storage: FaultyStorage, what: str) -> None:
+    try:
+        if storage.crashed:
+            run.start_process(FaultyStorage(run.memory, lag=storage._lag))
+        scenario.recover(run)
+        if not storage.crashed:
+            # The process that met the error went on; so must one that starts now.
+            run.start_process(FaultyStorage(run.memory, lag=storage._lag))
+            scenario.recover(run)
+        storage._lag.advance()
+        scenario.check(run)
+    except (AssertionError, StreamhouseError) as error:
+        raise AssertionError(f"{scenario.name}: {what}: {error}") from error

@@ -1,0 +1,18 @@
+"""Every storage call of every scenario meets every fault; afterwards nothing is lost, doubled, torn or stuck."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.scenarios import Scenario, scenario_parameters
+from faults.sweep import sweep_scenario
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", scenario_parameters())
+def test_every_fault_at_every_call(scenario: type[Scenario], record_property):
+    figures = sweep_scenario(scenario())
+    record_property("figures", str(figures))
+    print(f"{scenario.name}: {figures}")  # noqa: T201 - figures are what a sweep is read for
+    assert figures.hit == set(range(figures.calls))
+    assert figures.calls > 3
