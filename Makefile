@@ -1,4 +1,5 @@
 # `make` shows the targets. Each one makes the virtual environment first, when it is absent or out of date.
+# PYTHON=python3.13 chooses the Python of a new environment.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -89,7 +90,7 @@ install = echo 'installing streamhouse-spark[$(2)] into $(1) (a few minutes the 
 	echo "making $* with $$python"; "$$python" -m venv $*
 
 # A name on the PATH may be a shim of a version that is not there, and Debian's python3 may lack venv: try each.
-find_python = for name in python3.11 python3.12 python3.13 python3; do \
+find_python = for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
 	  then command -v "$$name"; break; fi; \
 	done
