@@ -207,12 +207,12 @@ class Warehouse:
     def _put_first_record(self, record: Record) -> None:
         """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
         uuid = record.table_uuid
-        data, manifest = encode_record(record, uuid)
-        if manifest is not None:
+        encoded = encode_record(record, uuid)
+        if encoded.manifest is not None:
             with suppress(ObjectExistsError):
-                self._storage.put_if_absent(manifest_key(uuid, uuid), manifest)
+                self._storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
         with suppress(ObjectExistsError):
-            self._storage.put_if_absent(commit_key(uuid, 1), data)
+            self._storage.put_if_absent(commit_key(uuid, 1), encoded.data)
 
     def _ensure(self) -> None:
         names.create_warehouse(self._storage, self._world)

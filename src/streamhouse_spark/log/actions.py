@@ -124,12 +124,14 @@ Action = (
 class Payload:
     """The binary part of a file that is being built: hands out positions."""
 
-    data: bytearray = field(default_factory=bytearray)
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
 
-    def add(self, part: bytes | memoryview) -> tuple[int, int]:
-        start = len(self.data)
-        self.data += part
-        return start, len(self.data)
+    def add(self, part: bytes) -> tuple[int, int]:
+        start = self.size_bytes
+        self.parts.append(part)
+        self.size_bytes += len(part)
+        return start, self.size_bytes
 
 
 def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
@@ -139,8 +141,16 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
     return out
 
 
-def _with_inline(segment: Segment, rows: bytes | None, payload: Payload) -> Segment:
-    return segment if rows is None else replace(segment, inline=payload.add(rows))
+def without_rows(action: Action, payload: Payload) -> Action:
+    """The action as it reads back from storage: inline rows move to the payload, their segments say where."""
+    if not isinstance(action, Append) or not action.inline_rows:
+        return action
+    return Append(
+        tuple(
+            segment if rows is None else replace(segment, inline=payload.add(rows))
+            for segment, rows in zip(action.segments, action.inline_rows, strict=True)
+        ),
+    )
 
 
 def segment_from_json(data: Mapping[str, Any], payload: memoryview) -> Segment:
@@ -160,9 +170,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "properties": dict(action.properties),
                 "lake_location": action.lake_location,
             }
-        case Append(segments, inline_rows):
-            if inline_rows:
-                segments = tuple(_with_inline(s, rows, payload) for s, rows in zip(segments, inline_rows, strict=True))
+        case Append(segments):
             return {"type": "append", "segments": [segment_to_json(s, payload) for s in segments]}
         case Replace(bucket, start, end, segments):
             return {

@@ -25,7 +25,7 @@ def write_checkpoint(storage: Storage, state: TableState) -> None:
     header = state_to_json(state, payload)
     with suppress(ObjectExistsError):
         key = checkpoint_key(state.table_uuid, state.version)
-        storage.put_if_absent(key, encode_frame("checkpoint", header, payload.data))
+        storage.put_if_absent(key, encode_frame("checkpoint", header, payload.parts))
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
 

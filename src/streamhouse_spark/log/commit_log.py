@@ -32,7 +32,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Action, Condemn, Purge
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_checkpoint
-from streamhouse_spark.log.record import Record, decode_record, encode_record, read_record
+from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.state import TableState, TransactionEntry, fold
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import commit_key, commits_prefix, manifest_key
@@ -212,12 +212,12 @@ class CommitLog:
 
     def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
         """Try to put the record; then the record that is there under its number, if any, and what storage said."""
-        data, manifest = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
         try:
-            if manifest is not None:
-                self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), manifest)
-            self._storage.put_if_absent(commit_key(self._table_uuid, record.number), data)
-            return decode_record(self._storage.url, self._table_uuid, record.number, data, manifest)[0], None
+            if encoded.manifest is not None:
+                self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
+            self._storage.put_if_absent(commit_key(self._table_uuid, record.number), encoded.data)
+            return encoded.stored, None
         except StorageError as error:
             failure = error
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +33,14 @@ class Frame:
     payload: memoryview
 
 
-def encode_frame(kind: str, header: dict[str, Any], payload: bytes | bytearray = b"") -> bytes:
+def encode_frame(kind: str, header: dict[str, Any], payload: Sequence[bytes] = ()) -> bytes:
+    """The file's bytes; ``payload`` comes in parts, so that rows are copied once."""
     body = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
-    digest.update(payload)
+    for part in payload:
+        digest.update(part)
     first = f'{{"streamhouse":"{kind}","version":{FORMAT_VERSION},"xxh3":"{digest.hexdigest()}"}}\n'.encode()
-    return b"".join((first, body, payload))
+    return b"".join((first, body, *payload))
 
 
 def decode_frame(kind: str, data: bytes, where: str) -> Frame:

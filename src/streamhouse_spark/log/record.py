@@ -7,13 +7,13 @@ first, and the record names it with length and checksum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import xxhash
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.log.actions import Action, Payload, action_from_json, action_to_json
+from streamhouse_spark.log.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.frame import Frame, decode_frame, encode_frame
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key
@@ -35,10 +35,19 @@ class Record:
     manifest: str | None = None
 
 
-def encode_record(record: Record, manifest_uuid: str) -> tuple[bytes, bytes | None]:
-    """The record's bytes, and those of the manifest ``manifest_uuid`` where one is needed."""
+class EncodedRecord(NamedTuple):
+    data: bytes
+    manifest: bytes | None
+    """The bytes of the manifest, where one is needed; to be stored before the record."""
+    stored: Record
+    """The record as reading it back gives it."""
+
+
+def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
+    """The bytes to store; a manifest, where one is needed, goes under ``manifest_uuid``."""
     payload = Payload()
-    actions = [action_to_json(a, payload) for a in record.actions]
+    placed = tuple(without_rows(action, payload) for action in record.actions)
+    actions = [action_to_json(action, payload) for action in placed]
     header: dict[str, Any] = {
         "number": record.number,
         "table": record.table_uuid,
@@ -47,12 +56,13 @@ def encode_record(record: Record, manifest_uuid: str) -> tuple[bytes, bytes | No
     }
     if record.transaction is not None:
         header["transaction"] = transaction_to_json(record.transaction)
-    data = encode_frame("commit", {**header, "actions": actions}, payload.data)
+    data = encode_frame("commit", {**header, "actions": actions}, payload.parts)
     if len(data) <= RECORD_BYTES_MAX:
-        return data, None
-    manifest = encode_frame("manifest", {"table": record.table_uuid, "actions": actions}, payload.data)
+        return EncodedRecord(data, None, replace(record, actions=placed))
+    manifest = encode_frame("manifest", {"table": record.table_uuid, "actions": actions}, payload.parts)
     reference = {"uuid": manifest_uuid, "bytes": len(manifest), "xxh3": xxhash.xxh3_128_hexdigest(manifest)}
-    return encode_frame("commit", {**header, "manifest": reference}), manifest
+    data = encode_frame("commit", {**header, "manifest": reference})
+    return EncodedRecord(data, manifest, replace(record, actions=placed, manifest=manifest_uuid))
 
 
 def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record, memoryview]:
@@ -60,16 +70,9 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
 
     Raises `ObjectNotFoundError` where there is none, `CorruptDataError` where it is damaged or not this table's.
     """
-    data = storage.read(commit_key(table_uuid, number))
-    return decode_record(storage.url, table_uuid, number, data, storage)
-
-
-def decode_record(
-    url: str, table_uuid: str, number: int, data: bytes, manifest: Storage | bytes | None
-) -> tuple[Record, memoryview]:
-    """Decode a record's bytes; ``manifest`` is its manifest, or the storage to read it from where it names one."""
-    where = f"{url}/{commit_key(table_uuid, number)}"
-    frame = decode_frame("commit", data, where)
+    key = commit_key(table_uuid, number)
+    where = f"{storage.url}/{key}"
+    frame = decode_frame("commit", storage.read(key), where)
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
         raise CorruptDataError(
@@ -77,11 +80,7 @@ def decode_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    body = frame
-    if isinstance(manifest, bytes):
-        body = decode_frame("manifest", manifest, f"the manifest of {where}")
-    elif reference is not None and manifest is not None:
-        body = _read_manifest(manifest, table_uuid, reference, where)
+    body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
     transaction = header.get("transaction")
     record = Record(
         number=number,
