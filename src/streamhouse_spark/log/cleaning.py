@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Condemn, Purge
 from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_floor, write_floor
 from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS, CommitLog
@@ -140,8 +140,13 @@ def _raise_floor(log: CommitLog, storage: Storage, report: CleanReport) -> None:
     checkpoints = list_checkpoints(storage, log.table_uuid)
     if not checkpoints:
         return
-    state = read_checkpoint(storage, log.table_uuid, checkpoints[-1])
-    oldest_inline = log.state.oldest_inline_commit()
+    try:
+        state = read_checkpoint(storage, log.table_uuid, checkpoints[-1])
+    except ObjectNotFoundError:  # another cleaner was faster, by more than the grace
+        return
+    # A state older than the checkpoint does not know of inline rows that records between the two hold.
+    newest = max(log.state, state, key=lambda s: s.version)
+    oldest_inline = newest.oldest_inline_commit()
     floor = min(state.version, oldest_inline if oldest_inline is not None else state.version)
     if floor < log.check_floor() + FLOOR_STEP_MIN:
         return

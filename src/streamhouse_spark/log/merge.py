@@ -19,6 +19,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segment_reader import read_segment
 from streamhouse_spark.log.segment_writer import BATCH_ROWS_MAX, SegmentShape, write_batches
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats
 from streamhouse_spark.paths import segment_key
@@ -87,17 +88,23 @@ def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
 
 
 def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentShape) -> int:
-    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost."""
+    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
+
+    A merge that took so long that its output was condemned changes nothing either.
+    """
     if not runs:
         return 0
     state = log.state
+    began_ms = storage.now_ms()
     merged = [_merged(state, storage, world.ids.new_uuid(), run, shape) for run in runs]
 
-    def plan(current: TableState, _time_ms: int) -> Sequence[Action]:
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        if time_ms - began_ms > STAGED_AGE_MS_MAX:
+            return ()  # cleaning may have removed the merged segments as orphans, and forgotten that it did
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
             for run, segment in zip(runs, merged, strict=True)
-            if _still_live(current, run)
+            if _still_live(current, run) and segment_key(state.table_uuid, segment.uuid or "") not in current.condemned
         )
 
     committed = log.commit(plan)
