@@ -120,7 +120,8 @@ class FileCatalog(MetastoreCatalog):
             sort_order=sort_order,
             properties=dict(properties),
         )
-        version = self._put_version(key, 1, metadata, started_ms)
+        created = metadata.model_copy(update={"last_updated_ms": self._storage.now_ms()})
+        version = self._put_version(key, 1, created, started_ms)
         if version is None:
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         return self._table(identifier, key, version)
@@ -148,7 +149,7 @@ class FileCatalog(MetastoreCatalog):
         changed = update_table_metadata(base.metadata, updates, metadata_location=location)
         if changed == base.metadata:
             return _response(base.metadata, location)
-        version = self._put_version(key, base.number + 1, changed, started_ms)
+        version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms)
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
@@ -275,6 +276,12 @@ class FileCatalog(MetastoreCatalog):
         with suppress(StorageError):
             self._storage.put(_hint_key(key), str(number).encode())
         return _Version(number, stored)
+
+    def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
+        """With the store's time instead of this host's, and never before what it follows."""
+        newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
+        time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
+        return changed.model_copy(update={"last_updated_ms": time_ms})
 
     def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
         """Whether ``data`` is what the slot holds. After any error the slot itself is asked, never the error."""

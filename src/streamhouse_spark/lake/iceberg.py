@@ -56,7 +56,13 @@ from streamhouse_spark.lake.iceberg_maintain import (
     remove_snapshots,
     unreachable_files,
 )
-from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_at, offsets_text
+from streamhouse_spark.lake.iceberg_offsets import (
+    OFFSETS_PROPERTY,
+    TABLE_UUID_PROPERTY,
+    newest_offsets,
+    offsets_at,
+    offsets_text,
+)
 from streamhouse_spark.lake.iceberg_read import (
     iceberg_filter,
     plan_splits,
@@ -78,7 +84,6 @@ from streamhouse_spark.paths import LAKE_PREFIX
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
-TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 TARGET_FILE_BYTES = 128 << 20
 T = TypeVar("T")
 R = TypeVar("R")
@@ -400,7 +405,7 @@ class IcebergLake:
             self._require_owner(metadata)
             self._require_shape(metadata, shape)
             self._require_files(added)
-            return compaction_change(metadata, table, planned, removed, added)
+            return compaction_change(table, planned, removed, added, metadata)
 
         snapshot = commit_snapshot(self._catalog, self._identifier, validated, self._world)
         return CompactReport(len(removed), len(added), rows, self.snapshot(snapshot.snapshot_id))

@@ -20,7 +20,13 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import Change
-from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
+from streamhouse_spark.lake.iceberg_offsets import (
+    OFFSETS_PROPERTY,
+    TABLE_UUID_PROPERTY,
+    ancestors,
+    newest_offsets,
+    offsets_text,
+)
 from streamhouse_spark.lake.iceberg_write import rewrite_files
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange
@@ -54,7 +60,7 @@ def plan_compaction(
     by position or value could come back.
     """
     manifests = snapshot.manifests(table.io)
-    if any(m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests):
+    if _has_deletes(snapshot, table):
         return []
     entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
     current = [f for f in entries if f.spec_id == table.metadata.default_spec_id]
@@ -113,20 +119,26 @@ def merge_group(
 
 
 def compaction_change(
-    metadata: TableMetadata, table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile]
+    table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """The same rows in fewer files. Raises `CommitConflictError` when rows were deleted since it was planned."""
+    """The same rows in fewer files, with the offsets that ``metadata`` has by now, so that older snapshots can go.
+
+    Raises `CommitConflictError` when rows were deleted since it was planned.
+    """
     head = metadata.current_snapshot()
     if head is None or (head.snapshot_id != planned.snapshot_id and _has_deletes(head, table)):
         raise CommitConflictError(
             f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
         )
-    return Change(Operation.REPLACE, added=added, removed=removed, moves_tag=False)
+    owner = metadata.properties[TABLE_UUID_PROPERTY]
+    offsets = newest_offsets(metadata, owner)
+    summary = {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets)} if offsets else {}
+    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(offsets))
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
     manifests = snapshot.manifests(table.io)
-    return any(m.content == ManifestContent.DELETES and m.has_added_files() for m in manifests)
+    return any(m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests)
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
+TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
+"""Property of the lake table: whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
