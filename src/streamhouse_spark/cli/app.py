@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from streamhouse_spark.cli.demo_command import demo
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls
@@ -58,6 +59,8 @@ def streamhouse(ctx: click.Context) -> None:
 
 
 for _command in (
+    demo,
+    doctor,
     ls,
     describe,
     create,
@@ -66,12 +69,11 @@ for _command in (
     head,
     tail,
     append,
-    snapshots,
-    segments,
     tier,
     maintain,
+    snapshots,
+    segments,
     verify,
-    doctor,
 ):
     streamhouse.add_command(_command)
 

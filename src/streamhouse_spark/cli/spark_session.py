@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.doctor import check_java, find_java, os_release
@@ -12,6 +14,9 @@ from streamhouse_spark.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
+"""Errors only: a command line speaks for itself."""
 
 
 def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | None = None) -> SparkSession:
@@ -29,6 +34,8 @@ def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | No
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
+    builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     if master:
         builder = builder.master(master)
     for key, value in (config or {}).items():
@@ -38,8 +45,6 @@ def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | No
 
 def require_java() -> None:
     """Raises `MissingExtraError` with the command that installs a fitting Java."""
-    import platform
-
     finding = check_java(find_java(os.environ), platform.system(), os_release())
     if finding.level == "fail":
         raise MissingExtraError(f"{finding.found}; {finding.remedy}", condition="JAVA_NOT_FOUND")

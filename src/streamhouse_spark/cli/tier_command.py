@@ -123,7 +123,7 @@ def _on_spark(session: Session, names: Sequence[str], master: str | None, *, onc
     spark = open_spark("streamhouse tier", master)
     try:
         if once:
-            session.output.rows(_as_rows(tier_on_spark(spark, location, tables, settings=settings)))
+            session.output.rows(_as_rows(list(tier_on_spark(spark, location, tables, settings=settings).values())))
         else:
             with _until_stopped() as stop:
                 TieringService(spark, location, list(names) or None, settings=settings).run(stop)

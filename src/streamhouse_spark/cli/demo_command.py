@@ -1,0 +1,86 @@
+"""``demo``: see `streamhouse_spark.demo`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from streamhouse_spark.cli.session import Command, Failure, Session
+from streamhouse_spark.cli.spark_session import open_spark
+from streamhouse_spark.clock import SystemClock
+from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.table import Table
+
+DEFAULT_LOCATION: Final = "demo-warehouse"
+_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
+
+
+@click.command(
+    "demo",
+    cls=Command,
+    examples="""
+streamhouse demo
+streamhouse demo --fast
+streamhouse demo --warehouse /tmp/flights --rows 50000
+""",
+)
+@click.option("--fast", is_flag=True, help="Under a minute instead of under three.")
+@click.option("--rows", type=click.IntRange(min=1), help="Only so many flights.")
+@click.option("--seconds", type=click.IntRange(min=1), help="How long the flights take to stream in.")
+@click.pass_obj
+def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None) -> None:
+    """Stream real flights into a table, tier and query them.
+
+    The 336,776 flights that left New York in 2013 arrive as a stream, in the order of their departure. A Structured
+    Streaming job writes them into air.flights, a tiering service moves them into an Iceberg table, and Spark queries
+    both all the while. At the end it is proved that every row is there exactly once, everywhere.
+
+    Makes a new warehouse, ./demo-warehouse unless --warehouse says another; an earlier demo is replaced, anything else
+    is not. Needs Java 17 or newer. Exit code 1 where a proof fails.
+    """
+    location = session.location or str(Path(DEFAULT_LOCATION).absolute())
+    started_ms = SystemClock().boot_ms()
+    try:
+        from streamhouse_spark.demo.run import FAST, FULL, Demo, Pace
+        from streamhouse_spark.demo.view import TextView
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(_NOT_INSTALLED.format(error.name)) from error
+    view = TextView(SystemClock())
+    view.say("starting Spark")
+    with tempfile.TemporaryDirectory(prefix="streamhouse-spark-") as scratch:
+        spark = open_spark("streamhouse demo", "local[2]", _spark_config(scratch))
+        try:
+            pace = FAST if fast else FULL
+            if seconds is not None:
+                pace = Pace(seconds, pace.freshness)
+            table, proofs = Demo(spark, location, session.settings, pace, view, rows).run()
+        finally:
+            spark.stop()
+    failed = [proof.claim for proof in proofs if not proof.holds]
+    if failed:
+        raise Failure(f"the demo failed to prove: {'; '.join(failed)}")
+    _say_farewell(view, table, SystemClock().boot_ms() - started_ms)
+
+
+def _spark_config(scratch: str) -> dict[str, str]:
+    return {
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - a text for Spark
+        "spark.ui.enabled": "false",
+    }
+
+
+def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
+    from streamhouse_spark.demo.farewell import places, suggestions
+
+    view.say(f"\nall of it in {duration_ms / 1000:.0f} seconds; here it lies:")
+    for name, place in places(table).items():
+        view.say(f"  {name:<11} {place}")
+    view.say("\ntry next:")
+    for position, suggestion in enumerate(suggestions(table), start=1):
+        view.say(f"\n  {position}. {suggestion.what}\n     {suggestion.command}")

@@ -1,0 +1,1 @@
+"""``streamhouse demo``: real flights stream into a table, are tiered to Iceberg, and are queried meanwhile."""

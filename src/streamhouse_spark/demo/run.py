@@ -1,0 +1,146 @@
+"""The demo from beginning to end."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import Clock
+from streamhouse_spark.demo.demo_warehouse import new_demo_table
+from streamhouse_spark.demo.flights import TABLE, load_flights
+from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
+from streamhouse_spark.demo.other_readers import installed_readers
+from streamhouse_spark.demo.proofs import (
+    Proof,
+    facts_of,
+    prove_equal_facts,
+    prove_independently,
+    prove_queries,
+    prove_same_rows,
+)
+from streamhouse_spark.demo.stream import FlightStream
+from streamhouse_spark.demo.view import Board, View
+from streamhouse_spark.spark import TieringService, tier
+from streamhouse_spark.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOOK_EVERY_MS: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the flights take to stream in, and how fresh the lake is kept meanwhile."""
+
+    duration_s: float
+    freshness: str
+
+
+FULL: Final = Pace(80, "5s")
+FAST: Final = Pace(18, "3s")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One run. ``rows`` limits the flights."""
+
+    spark: SparkSession
+    location: str
+    settings: Mapping[str, str]
+    pace: Pace
+    view: View
+    rows: int | None = None
+
+    def run(self) -> tuple[Table, list[Proof]]:
+        """Stream, tier and query at once, then prove that nothing is lost or doubled anywhere."""
+        flights = load_flights(self.rows)
+        warehouse, table = new_demo_table(self.location, self.settings, self.pace.freshness)
+        clock = warehouse.world.clock
+        self.view.say(
+            f"{flights.num_rows:,} flights of 2013 stream into {TABLE} of {warehouse.url} for about "
+            f"{self.pace.duration_s:.0f} seconds,\n"
+            "while a tiering service moves them into its lake, and both are queried"
+        )
+        with tempfile.TemporaryDirectory(prefix="streamhouse-demo-") as folder:
+            stream = FlightStream(
+                self.spark, self.location, Path(folder), flights, duration_s=self.pace.duration_s, clock=clock
+            )
+            queries = QueryLoop(self.spark, self.location, table, clock)
+            try:
+                stream.start()
+                queries.start()
+                with self._tiering():
+                    self._watch(stream, queries, table, flights, clock)
+                    stream.finish()
+            finally:
+                stream.stop()
+                queries.stop()
+            return table, self._prove(stream, queries, table, flights)
+
+    def _watch(self, stream: FlightStream, queries: QueryLoop, table: Table, flights: pa.Table, clock: Clock) -> None:
+        with self.view.streaming() as board:
+            while not stream.finished():
+                queries.check()
+                state = table.refresh()
+                share = stream.released / stream.num_files
+                queries.observed.buckets = bucket_lines(state)
+                queries.observed.lake_snapshots = len(state.lake_history)
+                last_row = max(0, round(share * flights.num_rows) - 1)
+                day = flights["time_hour"][last_row].as_py().date().isoformat()
+                board.update(Board(day, share, stream.batches, queries.observed))
+                clock.sleep_ms(_LOOK_EVERY_MS)
+
+    @contextmanager
+    def _tiering(self) -> Iterator[None]:
+        """The tiering service, on a thread of this driver."""
+        service = TieringService(self.spark, self.location, [TABLE], settings=self.settings)
+        thread = threading.Thread(target=service.run, name="tiering", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            service.stop()
+            thread.join()
+
+    def _prove(self, stream: FlightStream, queries: QueryLoop, table: Table, flights: pa.Table) -> list[Proof]:
+        proofs = _Proofs(self.view)
+        source = facts_of(self.spark.read.parquet(str(stream.source)))
+        proofs.add(prove_queries(queries.observed))
+        self.view.say(
+            f"one last round of tiering: {sum(line.lag for line in bucket_lines(table.refresh())):,} rows wait"
+        )
+        proofs.add(prove_equal_facts(f"Spark: {TABLE} = the source", facts_of(self._read(TABLE)), source))
+        tier(self.spark, self.location, [TABLE], settings=self.settings)
+        lag = sum(line.lag for line in bucket_lines(table.refresh()))
+        proofs.add(Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}"))
+        proofs.add(prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", facts_of(self._read(LAKE_TABLE)), source))
+        proofs.add(prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights))
+        lake_path = table.storage.local_path(table.state.lake_location)
+        if lake_path is not None:
+            for proof in prove_independently(lake_path, flights, installed_readers()):
+                proofs.add(proof)
+        return proofs.all
+
+    def _read(self, name: str) -> DataFrame:
+        reader = self.spark.read.format("streamhouse").option("warehouse", self.location).options(**self.settings)
+        return reader.load(name)
+
+
+class _Proofs:
+    """Shows each proof when it is made."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.all: list[Proof] = []
+
+    def add(self, proof: Proof) -> None:
+        self._view.show_proof(proof)
+        self.all.append(proof)

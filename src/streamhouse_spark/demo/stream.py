@@ -1,0 +1,101 @@
+"""The stream of flights: files that appear over time, and a Structured Streaming job that writes their rows."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import Clock
+from streamhouse_spark.demo.flights import DDL, TABLE, write_chunks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRIGGER: Final = "1 second"
+_FINISH_SECONDS_MAX: Final = 300
+
+
+class FlightStream:
+    """Releases flights at an even pace over ``duration_s`` and streams them into ``air.flights``.
+
+    ``folder`` gets the files of the source, complete in ``source``, and Spark's checkpoint.
+    """
+
+    def __init__(
+        self, spark: SparkSession, location: str, folder: Path, flights: pa.Table, *, duration_s: float, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._location = location
+        self._folder = folder
+        self._duration_s = duration_s
+        self._clock = clock
+        self.source = folder / "source"
+        self._waiting = folder / "waiting"
+        self.source.mkdir()
+        self._waiting.mkdir()
+        # One file a trigger, more or less: what arrives meanwhile goes into the next micro-batch.
+        self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
+        self._stop = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, name="flights", daemon=True)
+        self._query: Any = None
+        self.released = 0
+
+    @property
+    def num_files(self) -> int:
+        return len(self._files)
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches that are done."""
+        progress = self._query.lastProgress if self._query is not None else None
+        return 0 if progress is None else int(progress["batchId"]) + 1
+
+    def start(self) -> None:
+        flights = self._spark.readStream.schema(DDL).parquet(str(self.source))
+        self._query = (
+            flights.writeStream.format("streamhouse")
+            .option("warehouse", self._location)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .queryName("flights")
+            .trigger(processingTime=TRIGGER)
+            .start(TABLE)
+        )
+        self._feeder.start()
+
+    def finished(self) -> bool:
+        """Whether every flight was released and written. Raises what made the stream fail."""
+        failure = self._query.exception()
+        if failure is not None:
+            raise failure
+        return self.released == len(self._files) and not self._feeder.is_alive()
+
+    def finish(self) -> None:
+        """Wait until all that was released is written, then stop. Raises what made the stream fail."""
+        self._feeder.join(_FINISH_SECONDS_MAX)
+        self._query.processAllAvailable()
+        self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._query is not None:
+            self._query.stop()
+
+    def _feed(self) -> None:
+        """One file, and the rest at an even pace once it is in the table: until then Spark is only warming up."""
+        self._release(self._files[0])
+        while self._query.lastProgress is None and self._query.isActive:
+            if self._stop.wait(0.1):
+                return
+        started_ms = self._clock.boot_ms()
+        for position, file in enumerate(self._files[1:], start=1):
+            due_ms = started_ms + 1000 * self._duration_s * position / len(self._files)
+            if self._stop.wait(max(0.0, due_ms - self._clock.boot_ms()) / 1000):
+                return
+            self._release(file)
+
+    def _release(self, file: Path) -> None:
+        file.replace(self.source / file.name)
+        self.released += 1
