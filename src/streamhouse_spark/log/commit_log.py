@@ -95,15 +95,24 @@ class CommitLog:
         """Read forward to the tail. Raises `TableNotFoundError` where the table has no first record."""
         with self._lock:
             for _ in range(FAILURES_MAX):
+                opening = self._state is None
                 start = self._state or self._opened()
-                own: dict[str, Committed] = {}
-                state = self._read_forward(start, own)
                 read_from = start.version + 1 if start is not None else 1
+                own: dict[str, Committed] = {}
+                damage: CorruptDataError | None = None
+                try:
+                    state = self._read_forward(start, own)
+                except CorruptDataError as error:
+                    damage = error
                 if self._floor_allows(read_from):
+                    if damage is not None:
+                        raise damage
                     if state is None:
                         raise TableNotFoundError(
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
                         )
+                    if opening:
+                        state = self._without_hole(state, own)
                     self._state = state
                     self._attempts.update(own)
                     return state
@@ -192,6 +201,24 @@ class CommitLog:
             if before is not None and record.attempt in self._attempts:
                 own[record.attempt] = Committed(before, state)
 
+    def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
+        """The state at the tail, once it is seen that the tail is not a missing record with others behind it."""
+        while self._has_record(state.version + 2):
+            tail, state = state.version, self._read_forward(state, own) or state
+            if state.version == tail:
+                raise CorruptDataError(
+                    f"{self._storage.url}/{commit_key(self._table_uuid, tail + 1)} is missing although records follow "
+                    "it; restore this file",
+                )
+        return state
+
+    def _has_record(self, number: int) -> bool:
+        try:
+            self._storage.size_bytes(commit_key(self._table_uuid, number))
+        except ObjectNotFoundError:
+            return False
+        return True
+
     def _floor_allows(self, read_from: int) -> bool:
         """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""
         now_ms = self._world.clock.boot_ms()
@@ -257,7 +284,9 @@ class CommitLog:
 
     def _won(self, before: TableState, stored: Record) -> TableState | None:
         """The state after our own record; None when the number lay below a floor, so that the record is void."""
-        if self._world.clock.boot_ms() - self._floor_checked_ms > FLOOR_CHECK_MS:
+        waited_ms = self._world.clock.boot_ms() - self._floor_checked_ms
+        if waited_ms > FLOOR_CHECK_MS or self._storage.local_path("") is not None:
+            # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.
             try:
                 floor = self.check_floor()
             except StorageError as error:

@@ -137,7 +137,7 @@ def _merged(state: TableState, storage: Storage, uuid: str, run: MergeRun, shape
         size_bytes=size_bytes,
         commit=state.version + 1,
         first_time_ms=run.segments[0].first_time_ms,
-        last_time_ms=run.segments[-1].last_time_ms,
+        last_time_ms=max(s.last_time_ms for s in run.segments),
         uuid=uuid,
         inline=None,
         compressed=shape.codec != "none",

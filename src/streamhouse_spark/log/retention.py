@@ -51,7 +51,9 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
-            if segment.end_offset > limit or time_ms > now_ms - ttl_ms:
+            # A later record from a clock that ran behind makes rows look old: believe their own time, if it can be.
+            newest_ms = segment.last_time_ms if segment.last_time_ms <= now_ms else time_ms
+            if segment.end_offset > limit or newest_ms > now_ms - ttl_ms:
                 break
             start = segment.end_offset
         if start > log.start:
