@@ -101,6 +101,11 @@ class Run:
         self.ledger.observe()
         return self.ledger
 
+    def observe_rival(self) -> None:
+        """Let the ledger see what other processes did, before it is trimmed."""
+        if self.ledger is not None:
+            self.ledger.observe()
+
     def check(self) -> None:
         ledger = check_all(self.memory, NAME, self.history, self.ledger)
         if self.reader.seen:

@@ -1,0 +1,126 @@
+"""What another process does between two storage calls of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from faults.faulty_storage import Fault, FaultyStorage
+from faults.history import SCHEMA, Told
+from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
+from faults.sim import SimIds
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log import cleaning, merge
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+Action = Callable[[Run], None]
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Two segments are a run to merge, and two records are worth a floor."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2))
+        stack.enter_context(mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)))
+        yield
+
+
+def rival(run: Run) -> Table:
+    """The table, opened by another process that meets no faults."""
+    return rival_warehouse(run).table(NAME)
+
+
+def rival_warehouse(run: Run) -> Warehouse:
+    run.processes += 1
+    world = World(run.clock, SimIds(1000 + run.processes))
+    return Warehouse(run.memory.url, storage=run.memory, world=world)
+
+
+def rival_appends(run: Run) -> None:
+    run.history.append(rival(run), run.history.new_batch(2))
+
+
+def rival_merges(run: Run) -> None:
+    table = rival(run)
+    table.merge_inline()
+    table.merge_small()
+
+
+def a_day_passes_with_cleaning(run: Run) -> None:
+    """The process sleeps for three days, while others write, merge, trim and delete what nobody needs."""
+    for _ in range(3):
+        rival_appends(run)
+        rival(run).maintain()
+        run.observe_rival()
+        run.clock.advance(25 * HOUR_MS)
+    rival(run).maintain()
+    run.observe_rival()
+
+
+def a_day_passes_with_cleaning_alone(run: Run) -> None:
+    """The same, but nobody merges: what the sleeping process works on stays as it is."""
+    for _ in range(4):
+        run.history.append(rival(run), run.history.new_batch(4, row_chars=LARGE))
+        table = rival(run)
+        table.log.checkpoint(table.refresh())
+        cleaning.clean(table.log, run.memory)
+        run.observe_rival()
+        run.clock.advance(25 * HOUR_MS)
+
+
+def rival_creates(run: Run) -> None:
+    rival_warehouse(run).create_table(NAME, SCHEMA, buckets=2, properties={**NO_LAKE, "bucket.key": "id"})
+
+
+def rival_drops_and_creates(run: Run) -> None:
+    rival_warehouse(run).drop_table(NAME)
+    rival_creates(run)
+
+
+def rival_sends_the_same(run: Run) -> None:
+    """A driver that was thought dead sends the batch of its transaction."""
+    assert run.batch is not None
+    run.history.append(rival(run), run.batch)
+
+
+def prepared_table(properties: dict[str, str] | None = None) -> Run:
+    run = Run()
+    run.create(properties=properties)
+    run.append()
+    run.append(num_rows=4, row_chars=LARGE)
+    run.append()
+    run.observe()
+    return run
+
+
+def calls_of(base: Run, work: Action) -> int:
+    run = base.copy()
+    storage = FaultyStorage(run.memory)
+    run.start_process(storage)
+    work(run)
+    return len(storage.trace)
+
+
+def run_interleaved(base: Run, work: Action, between: Action, at: int) -> tuple[Run, StreamhouseError | None]:
+    """Run ``work`` with ``between`` right before its storage call ``at``."""
+    run = base.copy()
+
+    def plan(number: int, _method: str, _key: str) -> Fault | None:
+        if number == at:
+            between(run)
+        return None
+
+    run.start_process(FaultyStorage(run.memory, plan))
+    try:
+        work(run)
+    except StreamhouseError as error:
+        return run, error
+    return run, None
+
+
+def told_of(run: Run) -> Told:
+    assert run.batch is not None
+    return run.history.batches[run.batch.number].told
