@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_local import LocalStorage
 
 TABLE_UUID = "0123456789abcdef0123456789abcdef"
 EVERY_TYPE = TableSchema.of(
@@ -162,3 +165,21 @@ def tier(lake: IcebergLake, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnap
 
 def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=repr)
+
+
+def tier_numbers(root: str, num_rounds: int, rows_per_round: int) -> None:
+    """Win ``num_rounds`` rounds of a table whose row at offset n has the id n, against whoever else tries."""
+    lake = lake_of(LocalStorage(root))
+    lake.create_or_adopt()
+    won = 0
+    while won < num_rounds:
+        newest = lake.newest()
+        expected = dict(newest.offsets) if newest else {}
+        ids = range(expected.get(0, 0), expected.get(0, 0) + rows_per_round)
+        rows = pa.table({"id": ids, "name": [str(os.getpid())] * rows_per_round}, schema=PLAIN.arrow)
+        files, new = write_round(lake, {0: rows}, expected)
+        try:
+            lake.commit(files, expected=expected, new=new, context=lake.write_context())
+        except CommitConflictError:
+            continue
+        won += 1

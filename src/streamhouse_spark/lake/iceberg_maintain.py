@@ -137,8 +137,8 @@ def compaction_change(
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
-    manifests = snapshot.manifests(table.io)
-    return any(m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests)
+    deletes = (m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DELETES)
+    return any(m.has_added_files() or m.has_existing_files() for m in deletes)
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------

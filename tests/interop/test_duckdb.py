@@ -1,0 +1,95 @@
+"""DuckDB's Iceberg extension and pyiceberg alone read the lake right, knowing nothing of us."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from duckdb_extensions import import_extension
+from pyiceberg.table import StaticTable
+
+from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from streamhouse_spark.storage_local import LocalStorage
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    import_extension("avro")
+    import_extension("iceberg")
+    connection = duckdb.connect()
+    connection.load_extension("avro")
+    connection.load_extension("iceberg")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _in_duckdb(duck, path: str, what: str = "*", where: str = "true") -> pa.Table:
+    return duck.execute(f"SELECT {what} FROM iceberg_scan('{path}') WHERE {where}").arrow().read_all()
+
+
+def _in_pyiceberg(path: str) -> pa.Table:
+    return StaticTable.from_metadata(path).scan().to_arrow()
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return LocalStorage(str(tmp_path / "wh"))
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "wh/lake/sales/orders")
+
+
+def test_every_type(duck, storage, path):
+    lake = lake_of(storage, EVERY_TYPE, bucket_key="id", num_buckets=3)
+    rows = pa.concat_tables([every_type_rows(40), every_type_rows(40, seed=1)])
+    tier(lake, by_bucket(rows.slice(0, 40), "id", 3))
+    tier(lake, by_bucket(rows.slice(40), "id", 3))
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        columns = [_as_in_table(read[field.name], field.type) for field in EVERY_TYPE.arrow]
+        assert sorted_rows(pa.Table.from_arrays(columns, schema=EVERY_TYPE.arrow)) == sorted_rows(rows)
+
+
+def _as_in_table(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
+    return pa.array(column.to_pylist(), wanted)
+
+
+@pytest.mark.parametrize("null_keys", [False, True])
+def test_partitioned_and_bucketed(duck, storage, path, null_keys):
+    lake = lake_of(storage, EVENTS, partition_by=["day", "region"], bucket_key="id", num_buckets=4)
+    rows = event_rows(200, null_keys=null_keys)
+    tier(lake, by_bucket(rows, "id", 4))
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted_rows(read.select(EVENTS.names).cast(EVENTS.arrow)) == sorted_rows(rows)
+    day = dt.date(2026, 1, 2)
+    where = f"day = DATE '{day}' AND region = 'us/ca'"
+    expected = rows.filter((pc.field("day") == day) & (pc.field("region") == "us/ca"))
+    assert sorted(_in_duckdb(duck, path, "id", where)["id"].to_pylist()) == sorted(expected["id"].to_pylist())
+    one = rows["id"][7].as_py()
+    assert _in_duckdb(duck, path, "count(*) AS n", f"id = {one}")["n"].to_pylist() == [1]
+    assert _in_duckdb(duck, path, "sum(amount) AS s")["s"].to_pylist() == [pc.sum(rows["amount"]).as_py()]
+
+
+def test_after_compaction_expiry_and_schema_change(duck, storage, path):
+    lake = lake_of(storage, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
+    rounds = [event_rows(30, seed=i) for i in range(6)]
+    for rows in rounds:
+        tier(lake, by_bucket(rows, "id", 2))
+    assert lake.compact().files_removed
+    lake.expire(keep_last=1, keep_ms=-60_000)
+    rows = pa.concat_tables(rounds)
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted_rows(read.select(EVENTS.names).cast(EVENTS.arrow)) == sorted_rows(rows)
+
+
+def test_snapshots_are_listed(duck, storage, path):
+    lake = lake_of(storage, EVENTS)
+    ids = [tier(lake, event_rows(5, seed=i)).id for i in range(3)]
+    listed = duck.execute(f"SELECT snapshot_id FROM iceberg_snapshots('{path}') ORDER BY sequence_number").fetchall()
+    assert [row[0] for row in listed] == ids
+    first = duck.execute(f"SELECT count(*) FROM iceberg_scan('{path}', snapshot_from_id = {ids[0]})").fetchone()
+    assert first == (5,)

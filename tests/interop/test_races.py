@@ -1,0 +1,65 @@
+"""Processes that commit to one lake at once: each row once, in every reader's eyes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import StaticTable
+
+from interop.lake_cases import lake_of, tier_numbers
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.storage_local import LocalStorage
+
+PROCESSES = 3
+ROUNDS = 4
+ROWS = 5
+
+
+def _started(root: str, num_rounds: int) -> list[multiprocessing.process.BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=tier_numbers, args=(root, num_rounds, ROWS)) for _ in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def _require_each_once(root: str) -> int:
+    lake = lake_of(LocalStorage(root))
+    end = lake.newest().offsets[0]
+    assert sorted(lake.to_arrow(lake.plan_read(columns=["id"]))["id"].to_pylist()) == list(range(end))
+    read = pa.Table.from_batches([b for _, b in lake.read_offsets(0, OffsetRange(0, end))])
+    assert read["id"].to_pylist() == list(range(end))
+    alone = StaticTable.from_metadata(f"{root}/lake/sales/orders").scan().to_arrow()
+    assert sorted(alone["id"].to_pylist()) == list(range(end))
+    return end
+
+
+@pytest.mark.slow
+def test_three_processes_tier_each_row_once(warehouse_path):
+    processes = _started(warehouse_path, ROUNDS)
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    assert _require_each_once(warehouse_path) == PROCESSES * ROUNDS * ROWS
+
+
+@pytest.mark.slow
+def test_killed_processes_leave_whole_rounds(warehouse_path):
+    processes = _started(warehouse_path, 10**6)
+    lake = lake_of(LocalStorage(warehouse_path))
+    deadline = time.monotonic() + 60
+    for process in processes:
+        wanted = (lake.newest().offsets.get(0, 0) if lake.exists() and lake.newest() else 0) + 3 * ROWS
+        while not (lake.exists() and lake.newest() and lake.newest().offsets[0] >= wanted):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+        process.join(30)
+        assert process.exitcode == -signal.SIGKILL
+    end = _require_each_once(warehouse_path)
+    tier_numbers(warehouse_path, 1, ROWS)
+    assert _require_each_once(warehouse_path) == end + ROWS
