@@ -30,8 +30,9 @@ def query_transaction(
     query_id = next(iter(known), None) or _query_id_of(checkpoint)
     if app_id is None and query_id is None:
         raise InvalidOptionError(
-            f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated "
-            "batches could not be told from new ones; set the option txnAppId to a name that stays the same over restarts",
+            f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so "
+            "repeated batches could not be told from new ones; set the option txnAppId to a name that stays the same "
+            "over restarts",
         )
     return Transaction(app_id or query_id or "", batch_id, query_id)
 

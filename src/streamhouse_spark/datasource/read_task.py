@@ -12,6 +12,8 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, OffsetsPiece, Piece, ReadPlan, ViewPiece
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
 from streamhouse_spark.log.metadata_columns import add_metadata, with_metadata
 from streamhouse_spark.log.scan import read_split
 from streamhouse_spark.model import OffsetRange
@@ -39,7 +41,8 @@ def _read(
                 yield with_metadata(found, metadata) if metadata else found.batch
         case LakePiece(split):
             assert plan.projection is not None
-            yield from table.open_lake().read_split(split, plan.projection)
+            files = lake_files(table.storage, table.settings, split.location)
+            yield from read_lake_split(files, split, plan.projection)
         case OffsetsPiece(bucket, offsets):
             for base_offset, batch in _read_offsets(table, plan, bucket, offsets, skip=not fail_on_data_loss):
                 yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch

@@ -46,7 +46,7 @@ class StreamhouseDataSource(DataSource):
         spark.read.format("streamhouse").option("warehouse", W).load("sales.orders$lake")
         spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
         df.write.format("streamhouse").option("warehouse", W).mode("append").save("sales.orders")
-        sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.daily")
+        sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.copy")
 
     Two facts of Spark that a user of this path should know:
 

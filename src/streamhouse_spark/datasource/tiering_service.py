@@ -1,0 +1,295 @@
+"""The tiering service: micro-batches from the hot logs into the lakes, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.tiering_job import spark_tasks, tier_table
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.lake.base import LakeFile
+from streamhouse_spark.lake.plan import TieringTask
+from streamhouse_spark.lake.tiering import RunTasks, TieringReport
+from streamhouse_spark.log import names
+from streamhouse_spark.log.claims import release_claim, try_claim
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+POLL_MS = 500
+LISTING_MS = 5_000
+MAINTENANCE_MS = 10 * 60_000
+SNAPSHOTS_KEPT = 10
+SNAPSHOTS_KEPT_MS = 24 * 3_600_000
+TABLES_AT_ONCE = 4
+_BACKOFF_MS = 1_000
+_BACKOFF_MS_MAX = 300_000
+
+Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """How one table stands. ``elsewhere`` means that another service holds it at the moment."""
+
+    table: str
+    doing: Doing = "waiting"
+    lag_rows: int = 0
+    """Rows that the recorded lake snapshot does not hold yet, when it was last looked at."""
+    lag_ms: int = 0
+    """Age of the oldest of these rows."""
+    rounds: int = 0
+    rows: int = 0
+    """Rows that this service has tiered."""
+    last_report: TieringReport | None = None
+    error: str | None = None
+    """First line of the last error, None after a success."""
+    failures: int = 0
+    """Errors since the last success."""
+
+
+@dataclass
+class _Entry:
+    """What the loop knows of a table. Changed by the loop, and by the one worker that has the table."""
+
+    table: Table
+    status: TableStatus
+    work: Future[None] | None = None
+    not_before_ms: int = 0
+    maintained_ms: int | None = None
+    last_duration_ms: int = 0
+
+
+class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
+    """The service is being stopped."""
+
+
+class Service:
+    """See `streamhouse_spark.TieringService`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        tables: Sequence[str] | None = None,
+        *,
+        on_report: Callable[[TieringReport], None] | None = None,
+        maintenance_ms: int = MAINTENANCE_MS,
+    ) -> None:
+        self._connection = connection
+        self._names = list(tables) if tables is not None else None
+        self._on_report = on_report
+        self._maintenance_ms = maintenance_ms
+        self._clock = connection.warehouse().world.clock
+        self._service_id = connection.warehouse().world.ids.new_uuid()
+        self._spark_tasks = spark_tasks(spark, connection)
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._terminated = False
+        self._running = threading.Lock()
+        self._listed_ms: int | None = None
+        self._dropped_cleaned_ms = self._clock.boot_ms()
+
+    def stop(self) -> None:
+        """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""
+        self._stop.set()
+
+    def status(self) -> list[TableStatus]:
+        """How each table stands, by name. From any thread."""
+        with self._lock:
+            return sorted((entry.status for entry in self._entries.values()), key=lambda status: status.table)
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Tier until stopped. Raises `TableNotFoundError` at once for a table that was named and is not there."""
+        with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            for name in self._names or ():
+                self._connection.table(name)
+            try:
+                while not self._is_stopping(stop):
+                    self._list()
+                    for entry in self._due():
+                        if self._busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                            break
+                        entry.work = pool.submit(self._work, entry)
+                    self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
+            finally:
+                self._stop.set()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def _is_stopping(self, stop: threading.Event | None) -> bool:
+        return self._terminated or self._stop.is_set() or (stop is not None and stop.is_set())
+
+    @contextmanager
+    def _ended_by_sigterm(self) -> Iterator[None]:
+        """In the main thread SIGTERM ends the service, whose rounds then end well; elsewhere nothing is changed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def terminate(*_: object) -> None:
+            self._terminated = True  # not the event: its lock may be held by the very thread that this interrupts
+
+        previous = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+    def _busy(self) -> int:
+        return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
+
+    def _list(self) -> None:
+        """Look for new and dropped tables, every few seconds."""
+        now_ms = self._clock.boot_ms()
+        if self._listed_ms is not None and now_ms - self._listed_ms < LISTING_MS:
+            return
+        self._listed_ms = now_ms
+        found = {}
+        try:
+            for name in self._names if self._names is not None else self._all_names():
+                try:
+                    table = self._connection.table(name)
+                except TableNotFoundError:
+                    continue
+                if table.properties.datalake_enabled:
+                    found[table.uuid] = table
+        except StreamhouseError as error:
+            logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
+            return
+        with self._lock:
+            kept = {u: e for u, e in self._entries.items() if u in found or (e.work is not None and not e.work.done())}
+            new = {u: _Entry(t, TableStatus(t.name)) for u, t in found.items() if u not in kept}
+            self._entries = {**kept, **new}
+
+    def _all_names(self) -> Iterator[str]:
+        storage = self._connection.warehouse().storage
+        for database in names.list_databases(storage):
+            for path, _ in names.list_names(storage, database):
+                yield str(path)
+
+    def _due(self) -> list[_Entry]:
+        """Tables with something to do now: first those whose oldest row waits the longest beyond its time."""
+        now_ms = self._clock.boot_ms()
+        due = []
+        for entry in list(self._entries.values()):
+            if (entry.work is not None and not entry.work.done()) or now_ms < entry.not_before_ms:
+                continue
+            try:
+                overdue_ms = self._overdue_ms(entry)
+            except StreamhouseError as error:
+                self._failed(entry, error)
+                continue
+            if overdue_ms >= 0 or self._maintenance_is_due(entry):
+                due.append((overdue_ms, entry))
+        return [entry for _, entry in sorted(due, key=lambda pair: -pair[0])]
+
+    def _overdue_ms(self, entry: _Entry) -> int:
+        """Milliseconds since a round had to begin in order to end within the table's freshness; negative before."""
+        table = entry.table
+        state = table.refresh()
+        oldest_ms = oldest_waiting_ms(state)
+        lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
+        lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
+        self._note(entry, lag_rows=lag_rows, lag_ms=lag_ms)
+        if oldest_ms is None or state.dropped:
+            return -1
+        freshness_ms = table.properties.datalake_freshness_ms
+        head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
+        return lag_ms - (freshness_ms - head_start_ms)
+
+    def _maintenance_is_due(self, entry: _Entry) -> bool:
+        if entry.maintained_ms is None:
+            entry.maintained_ms = (
+                self._clock.boot_ms()
+            )  # not at once: several services that start together would all do it
+        return self._clock.boot_ms() - entry.maintained_ms >= self._maintenance_ms
+
+    # -- one table, in a worker thread ----------------------------------------------------------------------------
+
+    def _work(self, entry: _Entry) -> None:
+        table = entry.table
+        try:
+            if not try_claim(table.storage, table.uuid, self._service_id):
+                entry.not_before_ms = self._clock.boot_ms() + POLL_MS
+                self._note(entry, doing="elsewhere")
+                return
+            try:
+                self._tier(entry)
+                if self._maintenance_is_due(entry):
+                    self._maintain(entry)
+            finally:
+                release_claim(table.storage, table.uuid, self._service_id)
+            self._note(entry, doing="waiting", error=None, failures=0)
+        except Stopped:
+            self._note(entry, doing="waiting")
+        except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
+            self._failed(entry, error)
+
+    def _tier(self, entry: _Entry) -> None:
+        self._note(entry, doing="tiering")
+        report = tier_table(entry.table, self._stoppable(entry))
+        entry.last_duration_ms = report.duration_ms
+        done = 1 if report.snapshots else 0
+        status = entry.status
+        self._note(entry, rounds=status.rounds + done, rows=status.rows + report.rows, last_report=report)
+        if report.snapshots and self._on_report is not None:
+            self._on_report(report)
+
+    def _stoppable(self, entry: _Entry) -> RunTasks:
+        def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
+            if self._stop.is_set():
+                raise Stopped
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
+            return self._spark_tasks(tasks)
+
+        return run
+
+    def _maintain(self, entry: _Entry) -> None:
+        """Small lake files and old snapshots where the table's properties say so; segments, trimming, cleaning."""
+        table, properties = entry.table, entry.table.properties
+        self._note(entry, doing="maintaining")
+        entry.maintained_ms = self._clock.boot_ms()
+        lake = table.open_lake()
+        if lake.exists():
+            if properties.datalake_auto_compaction:
+                lake.compact()
+            if properties.datalake_auto_expire_snapshot:
+                lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS)
+        table.maintain()
+        if self._clock.boot_ms() - self._dropped_cleaned_ms >= self._maintenance_ms:
+            self._dropped_cleaned_ms = self._clock.boot_ms()
+            self._connection.warehouse().clean_dropped()
+
+    def _failed(self, entry: _Entry, error: Exception) -> None:
+        failures = entry.status.failures + 1
+        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2 ** min(failures - 1, 16))
+        entry.not_before_ms = self._clock.boot_ms() + backoff_ms
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        logger.error("tiering %s failed, again in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
+        self._note(entry, doing="failed", error=text, failures=failures)
+
+    def _note(self, entry: _Entry, **changed: object) -> None:
+        with self._lock:
+            entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
+
+
+def oldest_waiting_ms(state: TableState) -> int | None:
+    """Commit time of the oldest row that the recorded lake snapshot does not hold; None where there is none."""
+    waiting = [
+        next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
+        for bucket, log in state.buckets.items()
+    ]
+    return min((time_ms for time_ms in waiting if time_ms is not None), default=None)
