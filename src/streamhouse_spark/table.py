@@ -342,9 +342,10 @@ class Table:
         if dry_run:
             return MaintainReport(0, {}, clean(self._log, self._storage, grace_ms=grace_ms, dry_run=True))
         self._require_lake_kept()
-        merged = self.merge_inline() + self.merge_small()
         properties = self.properties
+        # Before merging: a merged segment goes as a whole, when its newest row may go.
         trimmed = trim(self._log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+        merged = self.merge_inline() + self.merge_small()
         self._log.checkpoint(self.refresh())
         return MaintainReport(merged, trimmed, clean(self._log, self._storage, grace_ms=grace_ms))
 

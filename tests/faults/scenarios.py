@@ -106,6 +106,11 @@ class Run:
         if self.ledger is not None:
             self.ledger.observe()
 
+    def check_opening(self) -> None:
+        """A process that starts now knows what the one that wrote knows."""
+        live = self.open().refresh()
+        assert self.start_process(self.memory).table(NAME).state == live
+
     def check(self) -> None:
         ledger = check_all(self.memory, NAME, self.history, self.ledger)
         if self.reader.seen:
