@@ -19,6 +19,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.retention import trim
 from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.state import TableState
@@ -266,9 +267,11 @@ class Table:
     def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
         """The rows of a pin's hot ranges, a table a bucket."""
         wanted = pin.state.schema
+        records = InlineRecords(self._storage, self.uuid)
         for bucket, offsets in pin.hot.items():
             split = plan_range(pin.state, bucket, offsets, projection.filter)
-            found = [b.batch for b in read_split(self._storage, split, wanted, projection.read_columns)]
+            batches = read_split(self._storage, split, wanted, projection.read_columns, records=records)
+            found = [b.batch for b in batches]
             if found:
                 yield projection.finish(projection.filtered(pa.Table.from_batches(found)))
 

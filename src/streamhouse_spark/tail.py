@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.segment_reader import LogBatch
+from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import offset_at
@@ -76,10 +76,11 @@ def _follow(
 def _new_batches(
     table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str] | None
 ) -> Iterator[LogBatch]:
+    records = InlineRecords(table.storage, state.table_uuid)
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
             split = plan_range(state, bucket, OffsetRange(positions[bucket], log.end))
-            for found in read_split(table.storage, split, state.schema, columns):
+            for found in read_split(table.storage, split, state.schema, columns, records=records):
                 positions[bucket] = found.offsets.end
                 yield found
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segment_reader import LogBatch, read_segment
+from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch, read_segment
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.log.statistics import may_match
 from streamhouse_spark.model import OffsetRange
@@ -126,14 +126,27 @@ def _covered_bytes(segment: Segment, offsets: OffsetRange) -> int:
 
 
 def read_split(
-    storage: Storage, split: LogSplit, schema: TableSchema, columns: Sequence[str] | None = None
+    storage: Storage,
+    split: LogSplit,
+    schema: TableSchema,
+    columns: Sequence[str] | None = None,
+    *,
+    records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """The split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them."""
+    """The split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
+
+    Who reads several splits at once shares ``records`` between them.
+    """
     wanted = schema if columns is None else schema.select(columns)
+    adapters = {schema_id: _Adapter(written, wanted) for schema_id, written in split.schemas.items()}
+    records = records or InlineRecords(storage, split.table_uuid)
     for segment in split.segments:
-        written = split.schemas[segment.schema_id]
-        adapter = _Adapter(written, wanted)
-        for found in read_segment(storage, split.table_uuid, segment, written.arrow, split.offsets, adapter.columns):
+        adapter = adapters[segment.schema_id]
+        written = split.schemas[segment.schema_id].arrow
+        found_batches = read_segment(
+            storage, split.table_uuid, segment, written, split.offsets, adapter.columns, records=records
+        )
+        for found in found_batches:
             yield LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
 
 

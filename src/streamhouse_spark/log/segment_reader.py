@@ -50,8 +50,12 @@ def read_segment(
     file_schema: pa.Schema,
     offsets: OffsetRange,
     columns: Sequence[str] | None = None,
+    *,
+    records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
     """The segment's rows within ``offsets``, with ``columns`` of the schema that it was written with, in file order.
+
+    Who reads several segments shares ``records`` between them.
 
     Raises:
         CorruptDataError: the bytes do not match their checksums or length, or the object is missing.
@@ -60,7 +64,7 @@ def read_segment(
     if not wanted:
         return
     if segment.uuid is None:
-        batches = _inline_batches(storage, table_uuid, segment, file_schema, columns)
+        batches = _inline_batches(records or InlineRecords(storage, table_uuid), segment, file_schema, columns)
     else:
         batches = _object_batches(storage, table_uuid, segment, wanted, columns)
     for base_offset, batch in batches:
@@ -69,16 +73,34 @@ def read_segment(
             yield LogBatch(segment, inside.start, batch.slice(inside.start - base_offset, len(inside)))
 
 
+class InlineRecords:
+    """Commit records that hold rows of several segments, each read and verified once.
+
+    Keeps all that it has read, so it lives no longer than one read, whose result is as large.
+    """
+
+    def __init__(self, storage: Storage, table_uuid: str) -> None:
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._payloads: dict[int, memoryview] = {}
+
+    def rows_of(self, segment: Segment) -> bytes:
+        """The bytes of an inline segment's rows, aligned as Arrow's kernels want them."""
+        payload = self._payloads.get(segment.commit)
+        if payload is None:
+            try:
+                _, payload = read_record(self._storage, self._table_uuid, segment.commit)
+            except ObjectNotFoundError as error:
+                raise _missing(self._storage, commit_key(self._table_uuid, segment.commit)) from error
+            self._payloads[segment.commit] = payload
+        start, end = segment.inline or (0, 0)
+        return payload[start:end].tobytes()
+
+
 def _inline_batches(
-    storage: Storage, table_uuid: str, segment: Segment, schema: pa.Schema, columns: Sequence[str] | None
+    records: InlineRecords, segment: Segment, schema: pa.Schema, columns: Sequence[str] | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    try:
-        _, payload = read_record(storage, table_uuid, segment.commit)
-    except ObjectNotFoundError as error:
-        raise _missing(storage, commit_key(table_uuid, segment.commit)) from error
-    start, end = segment.inline or (0, 0)
-    aligned = payload[start:end].tobytes()  # Arrow's kernels want values at multiples of their size
-    batch = pa.ipc.read_record_batch(pa.py_buffer(aligned), schema)
+    batch = pa.ipc.read_record_batch(pa.py_buffer(records.rows_of(segment)), schema)
     yield segment.base_offset, batch if columns is None else batch.select(list(columns))
 
 

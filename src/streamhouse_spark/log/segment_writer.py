@@ -38,11 +38,17 @@ class SegmentShape:
     codec: Codec = "none"
 
 
-def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+def stage_inline(rows: pa.Table | pa.RecordBatch, bucket: int, shape: SegmentShape) -> StagedSegment:
     """Rows as one record batch message without schema, to travel in the commit record."""
-    batch = rows.combine_chunks().to_batches()[0]
+    batch = one_batch(rows) if isinstance(rows, pa.Table) else rows
     data = batch.serialize().to_pybytes()
-    return StagedSegment(_described(rows, bucket, shape, len(data)), data)
+    return StagedSegment(_described(batch, bucket, shape, len(data)), data)
+
+
+def one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """All rows, of which there is at least one, as one record batch; copied only if they were in several."""
+    batches = rows.to_batches()
+    return batches[0] if len(batches) == 1 else rows.combine_chunks().to_batches()[0]
 
 
 def stage_object(
@@ -90,7 +96,7 @@ def write_batches(
 
 
 def _described(
-    rows: pa.Table,
+    rows: pa.Table | pa.RecordBatch,
     bucket: int,
     shape: SegmentShape,
     size_bytes: int,

@@ -35,7 +35,7 @@ def default_stats_columns(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(cheap[:32])
 
 
-def collect_stats(rows: pa.Table, columns: Sequence[str]) -> dict[str, list[Any]]:
+def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> dict[str, list[Any]]:
     out = {}
     for name in columns:
         column = rows.column(name)
@@ -45,7 +45,7 @@ def collect_stats(rows: pa.Table, columns: Sequence[str]) -> dict[str, list[Any]
     return out
 
 
-def _column_stats(column: pa.ChunkedArray) -> list[Any] | None:
+def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None
     bounds = pc.min_max(_comparable(column))
@@ -59,20 +59,22 @@ def _column_stats(column: pa.ChunkedArray) -> list[Any] | None:
     return [low, high, column.null_count]
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Dates and timestamps as their integers, which JSON holds and every engine compares alike."""
     if pa.types.is_date32(column.type):
-        return pa.chunked_array([c.view(pa.int32()) for c in column.chunks], pa.int32())
+        return column.cast(pa.int32())
     if pa.types.is_timestamp(column.type):
-        return pa.chunked_array([c.view(pa.int64()) for c in column.chunks], pa.int64())
+        return column.cast(pa.int64())
     return column
 
 
-def collect_partitions(rows: pa.Table, partition_by: Sequence[str]) -> tuple[tuple[Any, ...], ...] | None:
+def collect_partitions(
+    rows: pa.Table | pa.RecordBatch, partition_by: Sequence[str]
+) -> tuple[tuple[Any, ...], ...] | None:
     """The distinct partition values in JSON form, None where there are more than 64 or none are defined."""
     if not partition_by:
         return None
-    keys = rows.select(list(partition_by))
+    keys = pa.table({name: rows.column(name) for name in partition_by})
     distinct = keys.group_by(list(partition_by), use_threads=False).aggregate([])
     if distinct.num_rows > PARTITIONS_MAX:
         return None
