@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.filters import Filter, Predicate, find_field, parse_filter
 from streamhouse_spark.schema import TableSchema
 
-_OPERATORS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "in": lambda column, values: column.isin(list(values)),
-    "is null": lambda column, _: column.is_null(),
-    "not null": lambda column, _: column.is_valid(),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A filter as an expression, and as predicates where it was given as such (these prune lake files)."""
-
-    expression: pc.Expression
-    predicates: tuple[tuple[str, str, Any], ...] = ()
-
-
-def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
-    """Raises `InvalidOptionError` for anything but an expression or a list of (column, operator, value)."""
-    if value is None:
-        return None
-    if isinstance(value, pc.Expression):
-        return Filter(value)
-    predicates = []
-    for item in value:
-        if not isinstance(item, tuple) or len(item) != 3 or str(item[1]).lower() not in _OPERATORS:
-            raise InvalidOptionError(
-                f"filter {item!r}: expected (column, operator, value) with an operator of "
-                f"{', '.join(_OPERATORS)}, or a pyarrow.compute expression",
-            )
-        predicates.append((item[0], str(item[1]).lower().replace("==", "="), item[2]))
-    if not predicates:
-        return None
-    expression = _OPERATORS[predicates[0][1]](pc.field(predicates[0][0]), predicates[0][2])
-    for column, name, operand in predicates[1:]:
-        expression = expression & _OPERATORS[name](pc.field(column), operand)
-    return Filter(expression, tuple(predicates))
+__all__ = ["Filter", "Projection", "narrowed", "parse_filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +23,24 @@ class Projection:
     columns: tuple[str, ...]
     read_columns: tuple[str, ...] | None
     filter: pc.Expression | None = None
-    predicates: tuple[tuple[str, str, Any], ...] = ()
+    predicates: tuple[Predicate, ...] = ()
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
-        """Raises `SchemaMismatchError` for an unknown column of ``columns`` or of the predicates."""
-        names = tuple(schema.column(c).name for c in columns) if columns is not None else schema.names
-        predicates = filter_.predicates if filter_ else ()
-        only_filtered = [schema.column(p[0]).name for p in predicates if schema.column(p[0]).name not in names]
+        """The projection of a read.
+
+        Raises `SchemaMismatchError` for an unknown or repeated column, `InvalidOptionError` for a filter that does not
+        fit the columns' types.
+        """
+        names = schema.names if columns is None else _names(schema.arrow, columns)
+        bound = filter_.bound(schema.arrow) if filter_ is not None else None
+        predicates = bound.predicates if bound is not None else ()
         out = pa.schema([schema.arrow.field(n) for n in names])
-        if columns is None or (filter_ is not None and not predicates):
+        if columns is None or (bound is not None and not predicates):
             read: tuple[str, ...] | None = None  # an expression does not say which columns it needs
         else:
-            read = (*names, *dict.fromkeys(only_filtered)) or schema.names[:1]
-        return cls(out, names, read, filter_.expression if filter_ else None, predicates)
+            read = tuple(dict.fromkeys([*names, *(p[0] for p in predicates)])) or schema.names[:1]
+        return cls(out, names, read, bound.expression if bound is not None else None, predicates)
 
     def filtered(self, table: pa.Table) -> pa.Table:
         return table if self.filter is None else table.filter(self.filter)
@@ -95,3 +57,19 @@ class Projection:
 
     def empty(self) -> pa.Table:
         return self.schema.empty_table()
+
+
+def narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
+    """Rows of any schema, filtered, with the columns asked for. Raises as `Projection.of` does."""
+    names = None if columns is None else _names(rows.schema, columns)
+    if filter_ is not None:
+        rows = rows.filter(filter_.bound(rows.schema).expression)
+    return rows if names is None else rows.select(list(names))
+
+
+def _names(schema: pa.Schema, columns: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(find_field(schema, name).name for name in columns)
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaMismatchError(f"the column '{name}' is asked for twice; name it once")
+    return names

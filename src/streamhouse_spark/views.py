@@ -117,9 +117,6 @@ class _LakeMetadataView:
 
 
 def _narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
-    from streamhouse_spark.projection import parse_filter
+    from streamhouse_spark.projection import narrowed, parse_filter
 
-    parsed = parse_filter(filter_)
-    if parsed is not None:
-        rows = rows.filter(parsed.expression)
-    return rows if columns is None else rows.select(list(columns))
+    return narrowed(rows, columns, parse_filter(filter_))

@@ -108,7 +108,8 @@ def test_partitioned_by_any_scalar_type(memory, world, kind):
     table.append(rows)
     assert table.to_arrow().equals(rows)
     (segment,) = table.state.live_segments()
-    assert len(segment.partitions) == len({(str(p), q) for p, q in zip(some.to_pylist(), rows["q"].to_pylist())})
+    pairs = zip(some.to_pylist(), rows["q"].to_pylist(), strict=True)
+    assert len(segment.partitions) == len({(str(p), q) for p, q in pairs})
     table.merge_inline()
     assert table.to_arrow().equals(rows)
     value = some.drop_null()[0]

@@ -13,7 +13,7 @@ from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_newest
-from streamhouse_spark.projection import Projection, parse_filter
+from streamhouse_spark.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import CHANGELOG, LAKE
 from streamhouse_spark.warehouse import Warehouse
@@ -99,6 +99,4 @@ def _changelog(table: Table, columns: Sequence[str] | None, filter_: Any) -> Ite
     for bucket, log in state.buckets.items():
         for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema):
             rows = pa.Table.from_batches([with_metadata(found, CHANGELOG_FIELDS)])
-            if parsed is not None:
-                rows = rows.filter(parsed.expression)
-            yield rows if columns is None else rows.select(list(columns))
+            yield narrowed(rows, columns, parsed)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
@@ -103,12 +102,15 @@ def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Exp
     guarantee = _guarantee(stats, schema)
     if guarantee is None:
         return True
-    fragment = _FORMAT.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
-    dataset = ds.FileSystemDataset([fragment], schema, _FORMAT)
-    return next(iter(dataset.get_fragments(filter=filter_)), None) is not None
+    import pyarrow.dataset as ds  # loads pandas, where there is one
 
-
-_FORMAT = ds.IpcFileFormat()
+    file_format = ds.IpcFileFormat()
+    fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
+    dataset = ds.FileSystemDataset([fragment], schema, file_format)
+    try:
+        return next(iter(dataset.get_fragments(filter=filter_)), None) is not None
+    except pa.ArrowInvalid:  # Arrow cannot cast a bound to the type it compares in; only pruning needs that cast
+        return True
 
 
 def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expression | None:
@@ -117,7 +119,7 @@ def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expressi
         index = schema.get_field_index(name)
         if index < 0:
             continue
-        field = ds.field(name)
+        field = pc.field(name)
         if low is None:
             part = field.is_null()
         else:
