@@ -35,7 +35,7 @@ def first_rows(
     if parsed.suffix == CHANGELOG:
         batches = _changelog(table, columns, filter_)
         schema = with_fields(CHANGELOG_FIELDS, table.schema)
-        wanted = schema if columns is None else pa.schema([schema.field(c) for c in columns])
+        wanted = narrowed(schema.empty_table(), columns, None).schema
     else:
         projection = Projection.of(table.refresh().schema, columns, parse_filter(filter_))
         wanted = projection.schema

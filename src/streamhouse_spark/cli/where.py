@@ -14,6 +14,7 @@ Texts are converted to the column's type: ``day >= '2026-01-31'``, ``at < '2026-
 
 from __future__ import annotations
 
+import decimal
 import re
 from typing import Any, Final, NoReturn
 
@@ -21,10 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.projection import parse_filter
+from streamhouse_spark.filters import Filter, Predicate
 from streamhouse_spark.values import nearest
-
-Predicate = tuple[str, str, Any]
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
@@ -58,9 +57,7 @@ def _is_predicate(tree: Any) -> bool:
 
 def _expression(tree: Any, schema: pa.Schema) -> pc.Expression:
     if _is_predicate(tree):
-        found = parse_filter([tree])
-        assert found is not None
-        return found.bound(schema).expression
+        return Filter(None, (tree,)).bound(schema).expression
     parts = [_expression(t, schema) for t in tree[1]]
     if tree[0] == "not":
         return ~parts[0]
@@ -169,17 +166,21 @@ class _Parser:
             value = value.replace("''", "'")
         elif not (kind == "number" or (kind == "word" and value.lower() in ("true", "false"))):
             self._refuse("a number, a text in 'single quotes', TRUE or FALSE")
-        if kind == "text" and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        if kind == "text" and pa.types.is_floating(column.type):
             self._refuse(f"a number, because column {column.name} has type {column.type},")
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
             self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
+        converted = self._converted(value, column)
         self._position += 1
-        return self._converted(value, column)
+        return converted
 
     def _converted(self, value: str, column: pa.Field) -> Any:
+        if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
+            try:
+                return decimal.Decimal(value)  # compared exactly, whatever fits the column
+            except decimal.InvalidOperation:
+                self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
-            if pa.types.is_integer(column.type) and not re.fullmatch(r"[+-]?\d+", value):
-                return float(value)
             return pa.scalar(value, pa.string()).cast(column.type).as_py()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidOptionError(

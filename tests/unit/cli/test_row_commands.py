@@ -1,0 +1,252 @@
+"""head, tail, append, segments, snapshots."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+COLUMNS = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), at TIMESTAMP"
+
+
+@pytest.fixture
+def table(run, warehouse):
+    run("create", "t", "--schema", COLUMNS, "--buckets", "2", "-p", "bucket.key=id")
+    return warehouse.table("t")
+
+
+def ids(table) -> list[int]:
+    return sorted(table.to_arrow(columns=["id"])["id"].to_pylist())
+
+
+def json_lines(*rows: dict) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+# -- append ---------------------------------------------------------------------------------------------------------
+
+
+def test_append_prints_the_offsets(run, table):
+    found = run("append", "t", "-", "--format", "json", "-o", "json", stdin=json_lines({"id": 1}, {"id": 2}, {"id": 3}))
+    assert found.document["rows"] == 3
+    assert sum(end - start for start, end in found.document["offsets"].values()) == 3
+    text = run("append", "t", "-", "--format", "json", stdin=json_lines({"id": 4})).stdout
+    assert "default.t: added 1 rows" in text
+    assert "[" in text
+    assert ids(table) == [1, 2, 3, 4]
+
+
+def test_append_of_every_format_gives_the_same_rows(run, table, tmp_path):
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int64()),
+            "name": ["ann", None],
+            "amount": pa.array([Decimal("9.50"), None], pa.decimal128(12, 2)),
+            "at": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None], pa.timestamp("us", "UTC")),
+        }
+    )
+    pq.write_table(rows, tmp_path / "a.parquet")
+    pa.feather.write_feather(rows, tmp_path / "a.feather")
+    with pa.ipc.new_stream(tmp_path / "a.arrows", rows.schema) as writer:
+        writer.write_table(rows)
+    (tmp_path / "a.csv").write_text("id,name,amount,at\n1,ann,9.50,2026-01-01T00:00:00Z\n2,NA,,\n")
+    (tmp_path / "a.tsv").write_text("id\tname\tamount\tat\n1\tann\t9.50\t2026-01-01T00:00:00Z\n2\t\t\t\n")
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write("at,amount,name,id\n2026-01-01T00:00:00Z,9.50,ann,1\n,,,2\n")
+    lines = json_lines({"id": 1, "name": "ann", "amount": "9.50", "at": "2026-01-01T00:00:00Z"}, {"id": 2})
+    (tmp_path / "a.jsonl").write_text(lines)
+    paths = sorted(tmp_path.glob("a.*"))
+    assert len(paths) == 7
+    for path in paths:
+        run("append", "t", str(path), "--null", "NA")
+    found = table.to_arrow().sort_by("id").to_pylist()
+    assert found == [rows.to_pylist()[0]] * 7 + [rows.to_pylist()[1]] * 7
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_append_of_binary_formats_from_standard_input(run, table, format_):
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    sink = io.BytesIO()
+    if format_ == "parquet":
+        pq.write_table(rows, sink)
+    else:
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+    run("append", "t", "-", "--format", format_, stdin=sink.getvalue())
+    assert ids(table) == [1, 2]
+
+
+def test_append_of_several_files_is_one_commit(run, table, tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.csv").write_text(f"id\n{i}\n")
+    before = table.refresh().version
+    run("append", "t", *(str(tmp_path / f"{i}.csv") for i in range(3)))
+    assert table.refresh().version == before + 1
+    assert ids(table) == [0, 1, 2]
+
+
+def test_a_bad_file_among_good_ones_adds_nothing(run, table, tmp_path):
+    (tmp_path / "good.csv").write_text("id\n1\n")
+    (tmp_path / "bad.csv").write_text("id\nx\n")
+    failed = run("append", "t", str(tmp_path / "good.csv"), str(tmp_path / "bad.csv"), code=1)
+    assert failed.stderr.startswith("SCHEMA_MISMATCH: ")
+    assert "bad.csv" in failed.stderr
+    assert ids(table) == []
+
+
+def test_large_files_are_read_in_pieces(run, table, tmp_path, monkeypatch):
+    from streamhouse_spark.cli import files
+
+    monkeypatch.setattr(files, "_PIECE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(files, "_TEXT_BLOCK_BYTES", 1 << 14)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json_lines(*({"id": i, "name": f"name {i}"} for i in range(20_000))))
+    before = table.refresh().version
+    run("append", "t", str(path))
+    assert table.refresh().version == before + 1
+    assert len(table.state.live_segments()) > 4
+    assert ids(table) == list(range(20_000))
+
+
+def test_append_with_a_transaction_adds_its_rows_once(run, table, tmp_path):
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    call = ("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "nightly", "--txn-version", "1")
+    first = run(*call, "-o", "json").document
+    again = run(*call, "-o", "json").document
+    assert (first["rows"], first["duplicate"]) == (2, False)
+    assert (again["rows"], again["duplicate"], again["offsets"]) == (0, True, first["offsets"])
+    assert "nothing was added" in run(*call).stdout
+    assert ids(table) == [1, 2]
+    assert "go together" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
+
+
+def test_append_of_no_rows(run, table, tmp_path):
+    for name in ("empty.jsonl", "header.csv"):
+        (tmp_path / name).write_text("id\n" if name.endswith("csv") else "")
+        assert run("append", "t", str(tmp_path / name), "-o", "json").document["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "condition"),
+    [
+        ("rows.csv", "id,nam\n1,x\n", "SCHEMA_MISMATCH"),
+        ("rows.csv", "name\nx\n", "SCHEMA_MISMATCH"),
+        ("rows.jsonl", '{"id": 1', "SCHEMA_MISMATCH"),
+        ("rows.jsonl", '{"id": "x"}\n', "SCHEMA_MISMATCH"),
+        ("rows.parquet", "no parquet", "SCHEMA_MISMATCH"),
+        ("rows.arrow", "no arrow", "SCHEMA_MISMATCH"),
+        ("rows.txt", "id\n1\n", "INVALID_OPTION"),
+    ],
+)
+def test_append_of_what_does_not_fit(run, table, tmp_path, name, content, condition):
+    (tmp_path / name).write_text(content)
+    failed = run("append", "t", str(tmp_path / name), code=1)
+    assert failed.stderr.startswith(f"{condition}: "), failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert ids(table) == []
+
+
+def test_append_of_an_absent_file(run, table):
+    assert run("append", "t", "absent.csv", code=1).stderr.startswith("INVALID_OPTION: there is no file absent.csv")
+    assert "--format" in run("append", "t", "-", code=1, stdin="").stderr
+
+
+# -- head -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(table):
+    for start in (0, 10):
+        table.append([{"id": i, "name": f"n{i}", "amount": Decimal(i)} for i in range(start, start + 10)])
+    return table
+
+
+def test_head_limits_columns_and_rows(run, filled):
+    found = run("head", "t", "-n", "3", "--columns", "name,id", "-o", "json").lines
+    assert len(found) == 3
+    assert list(found[0]) == ["name", "id"]
+    assert len(run("head", "t", "-o", "json", "-n", "100").lines) == 20
+    assert run("head", "t", "-n", "0", "-o", "json").lines == []
+
+
+def test_head_with_a_condition(run, filled):
+    found = run("head", "t", "--where", "amount > 5 AND name IN ('n7', 'n15', 'n2')", "-o", "json").lines
+    assert sorted(row["id"] for row in found) == [7, 15]
+    found = run("head", "t", "--where", "id < 2 OR NOT (id <= 17)", "--columns", "id", "-o", "json").lines
+    assert sorted(row["id"] for row in found) == [0, 1, 18, 19]
+    assert run("head", "t", "--where", "nam = 'x'", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
+    assert "did you mean 'name'?" in run("head", "t", "--where", "nam = 'x'", code=1).stderr
+
+
+def test_head_shows_values_for_people_and_for_programs(run, filled):
+    assert "null" in run("head", "t").stdout
+    row = run("head", "t", "--where", "id = 3", "-o", "json").lines[0]
+    assert row == {"id": 3, "name": "n3", "amount": "3.00", "at": None}
+
+
+def test_head_of_union_lake_and_views(run, filled):
+    run("tier", "--once")
+    filled.append([{"id": 100}])
+    names = {name: run("head", name, "-n", "1000", "-o", "json").lines for name in ("t", "t$lake", "t$changelog")}
+    assert [len(rows) for rows in names.values()] == [21, 20, 21]
+    assert {row["_change_type"] for row in names["t$changelog"]} == {"insert"}
+    assert sorted(row["id"] for row in names["t"]) == [*range(20), 100]
+    for name in ("t$buckets", "t$segments", "t$commits", "t$schemas", "t$options", "t$tiering", "t$lake$files"):
+        assert run("head", name, "-o", "json").lines, name
+    assert [row["id"] for row in run("head", "t$lake", "--where", "id = 4", "-o", "json").lines] == [4]
+    assert run("head", "t$changelog", "--columns", "_log_offset,id", "-n", "1", "-o", "json").lines[0].keys() == {
+        "_log_offset",
+        "id",
+    }
+
+
+def test_head_of_a_lake_that_was_never_tiered_is_empty(run, filled):
+    assert run("head", "t$lake", "-o", "json").lines == []
+    assert run("head", "t$nothing", code=1).stderr.startswith("INVALID_NAME: default.t$nothing: unknown suffix")
+
+
+# -- tail -----------------------------------------------------------------------------------------------------------
+
+
+def test_tail_without_following(run, filled):
+    found = run("tail", "t", "--from", "earliest", "--no-follow", "-o", "json").lines
+    assert sorted(row["id"] for row in found) == list(range(20))
+    for bucket in (0, 1):
+        offsets = [row["_log_offset"] for row in found if row["_bucket"] == bucket]
+        assert offsets == list(range(len(offsets)))
+    assert run("tail", "t", "--no-follow").stdout == ""
+    text = run("tail", "t", "--from", "earliest", "--no-follow", "--columns", "name").stdout.splitlines()
+    assert text[0].split() == ["_bucket", "_log_offset", "_commit_timestamp", "name"]
+    assert len(text) == 21
+
+
+def test_tail_from_a_time(run, filled):
+    assert run("tail", "t", "--from", "2000-01-01T00:00:00Z", "--no-follow", "-o", "json").lines
+    assert run("tail", "t", "--from", "2999-01-01T00:00:00Z", "--no-follow").stdout == ""
+    assert run("tail", "t", "--from", "yesterday", code=1).stderr.startswith("INVALID_OPTION: --from is 'yesterday'")
+
+
+def test_tail_follows_until_it_has_enough(run, filled):
+    found = run("tail", "t", "--from", "earliest", "-n", "15", "-o", "json").lines
+    assert len(found) == 15
+
+
+# -- what a table is made of ----------------------------------------------------------------------------------------
+
+
+def test_segments_and_snapshots(run, filled):
+    assert sum(row["num_rows"] for row in run("segments", "t", "-o", "json").lines) == 20
+    assert run("snapshots", "t", "-o", "json").lines == []
+    run("tier", "--once")
+    (snapshot,) = run("snapshots", "t", "-o", "json").lines
+    assert "streamhouse-offsets" in str(snapshot["summary"])
+    text = run("snapshots", "t").stdout
+    assert str(snapshot["snapshot_id"]) in text
+    assert "rows_added" in text

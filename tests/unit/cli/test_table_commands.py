@@ -1,0 +1,182 @@
+"""ls, describe, create, alter, drop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
+
+
+@pytest.fixture
+def orders(run):
+    run(
+        "create",
+        "sales.orders",
+        "--schema",
+        DDL,
+        "--buckets",
+        "2",
+        "-p",
+        "bucket.key=order_id",
+        "--partition-by",
+        "day",
+    )
+
+
+def test_create_makes_the_table_as_asked(run, warehouse, orders):
+    table = warehouse.table("sales.orders")
+    assert table.state.schema.ddl() == DDL
+    assert (table.num_buckets, table.partition_by, table.properties.bucket_key) == (2, ("day",), ("order_id",))
+
+
+def test_create_prints_what_it_made(run):
+    result = run("create", "orders", "--schema", "a INT", "--output", "json")
+    assert result.document["table"] == "default.orders"
+    assert result.document["columns"] == [
+        {"id": 1, "name": "a", "type": "int", "nullable": True, "comment": None},
+    ]
+    assert "created default.other (a INT) with 1 bucket" in run("create", "other", "--schema", "a INT").stdout
+
+
+def test_create_of_an_existing_table(run, orders):
+    failed = run("create", "sales.orders", "--schema", "a INT", code=1)
+    assert failed.stderr.startswith("TABLE_EXISTS: table sales.orders exists")
+    assert failed.stdout == ""
+    same = run("create", "sales.orders", "--schema", "a INT", "--if-not-exists", "-o", "json")
+    assert len(same.document["columns"]) == 4
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
+def test_create_like_a_file(run, warehouse, tmp_path, suffix):
+    rows = pa.table(
+        {"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"], "at": pa.array([0, 1], pa.timestamp("us", "UTC"))}
+    )
+    path = tmp_path / f"rows.{suffix}"
+    write(rows, path)
+    run("create", "t", "--like", str(path))
+    assert warehouse.table("t").schema.names == ["id", "name", "at"]
+    run("append", "t", str(path))
+    assert warehouse.table("t").to_arrow(columns=["id", "name"]).to_pylist() == [
+        {"id": 1, "name": "a"},
+        {"id": 2, "name": "b"},
+    ]
+
+
+def write(rows: pa.Table, path: Path) -> None:
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(rows, path)
+        case ".arrow":
+            with pa.ipc.new_file(path, rows.schema) as writer:
+                writer.write_table(rows)
+        case ".csv":
+            path.write_text("id,name,at\n1,a,1970-01-01T00:00:00Z\n2,b,1970-01-01T00:00:01Z\n")
+        case ".jsonl":
+            lines = ({**row, "at": row["at"].isoformat()} for row in rows.to_pylist())
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--schema", "a INT", "--like", "x.parquet"]])
+def test_create_needs_one_source_of_columns(run, arguments):
+    assert "either --schema or --like" in run("create", "t", *arguments, code=2).stderr
+
+
+def test_create_refuses_bad_input_in_one_line(run, warehouse_path):
+    for arguments, condition in (
+        (["t", "--schema", "a NOTHING"], "SCHEMA_MISMATCH"),
+        (["../t", "--schema", "a INT"], "INVALID_NAME"),
+        (["t", "--schema", "a INT", "-p", "bucket.keys=a"], "INVALID_OPTION"),
+        (["t", "--schema", "a INT", "--partition-by", "b"], "SCHEMA_MISMATCH"),
+    ):
+        failed = run("create", *arguments, code=1)
+        assert failed.stderr.startswith(f"{condition}: "), failed
+        assert len(failed.stderr.splitlines()) == 1
+    assert not Path(warehouse_path).exists()
+
+
+def test_ls(run, warehouse, orders):
+    run("create", "other.t", "--schema", "a INT", "-p", "table.datalake.enabled=false")
+    warehouse.table("sales.orders").append([{"order_id": 1}])
+    found = run("ls", "--output", "json").lines
+    assert [row["table"] for row in found] == ["other.t", "sales.orders"]
+    assert found[1] == {"table": "sales.orders", "columns": 4, "buckets": 2, "rows": 1, "lake_rows": 0, "lag": 1}
+    assert found[0]["lag"] is None
+    assert [row["table"] for row in run("ls", "sales", "-o", "json").lines] == ["sales.orders"]
+    text = run("ls").stdout
+    assert "sales.orders" in text
+    assert "lake_rows" in text
+
+
+def test_ls_without_a_warehouse(run):
+    assert run("ls", code=1).stderr.startswith("WAREHOUSE_NOT_FOUND: ")
+
+
+def test_describe(run, warehouse, orders):
+    warehouse.table("sales.orders").append([{"order_id": i} for i in range(10)])
+    found = run("describe", "sales.orders", "--output", "json").document
+    assert found["table"] == "sales.orders"
+    assert found["partition_by"] == ["day"]
+    assert found["properties"] == {"bucket.key": "order_id", "bucket.num": "2"}
+    assert [b["bucket"] for b in found["buckets"]] == [0, 1]
+    assert (
+        sum(b["log_end_offset"] - b["log_start_offset"] for b in found["buckets"])
+        == found["rows"]
+        == found["lag"]
+        == 10
+    )
+    assert found["lake"]["enabled"] is True
+    assert found["lake"]["location"].endswith("lake/sales/orders")
+    text = run("describe", "sales.orders").stdout
+    for part in ("order_id", "decimal(12,2)", "who", "bucket.key", "log_end_offset", "none yet"):
+        assert part in text
+
+
+def test_describe_of_an_unknown_table_names_the_nearest(run, orders):
+    failed = run("describe", "sales.ordres", code=1)
+    assert failed.stderr == (
+        f"TABLE_NOT_FOUND: table sales.ordres does not exist in {failed_url(failed)}; did you mean sales.orders?\n"
+    )
+
+
+def failed_url(failed) -> str:
+    return failed.stderr.split(" in ")[1].split(";")[0]
+
+
+def test_alter(run, warehouse, orders):
+    run("alter", "sales.orders", "--set", "table.log.ttl=1d", "--set", "table.datalake.freshness=10s")
+    assert warehouse.table("sales.orders").properties.log_ttl_ms == 86_400_000
+    found = run("alter", "sales.orders", "--unset", "table.log.ttl", "-o", "json").lines
+    assert {row["key"] for row in found} == {"bucket.key", "bucket.num", "table.datalake.freshness"}
+    assert run("alter", "sales.orders", "--set", "bucket.num=3", code=1).stderr.startswith("INVALID_OPTION: ")
+    assert "nothing to change" in run("alter", "sales.orders", code=2).stderr
+
+
+def test_alter_needs_keys_and_values(run, orders):
+    assert "expected KEY=VALUE" in run("alter", "sales.orders", "--set", "table.log.ttl", code=2).stderr
+
+
+def test_drop_asks_and_can_be_told(run, warehouse, orders):
+    warehouse.table("sales.orders").append([{"order_id": 1}])
+    assert "would drop sales.orders with 1 rows" in run("drop", "sales.orders", "--dry-run").stdout
+    refused = run("drop", "sales.orders", stdin="n\n", code=1)
+    assert "drop sales.orders with 1 rows" in refused.stderr
+    run("drop", "sales.orders", code=1)  # nobody answers
+    assert warehouse.exists("sales.orders")
+    run("drop", "sales.orders", stdin="y\n")
+    assert not warehouse.exists("sales.orders")
+
+
+def test_drop_with_yes_and_if_exists(run, warehouse, orders):
+    assert run("drop", "sales.orders", "--yes", "-o", "json").document["dropped"] is True
+    assert run("drop", "sales.orders", "--yes", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
+    assert run("drop", "sales.orders", "--if-exists", "-o", "json").document["dropped"] is False
+
+
+def test_suffixed_names_are_read_only(run, orders):
+    assert run("drop", "sales.orders$lake", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
+    assert run("alter", "sales.orders$lake", "--set", "table.log.ttl=1d", code=1).stderr.startswith("INVALID_NAME: ")
