@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -111,7 +112,7 @@ class SystemTables:
             except ObjectNotFoundError:
                 break
             kinds = [_snake(type(a).__name__) for a in record.actions]
-            added = sum(s.num_rows for a in record.actions if type(a).__name__ == "Append" for s in a.segments)
+            added = sum(s.num_rows for a in record.actions if isinstance(a, Append) for s in a.segments)
             txn = record.transaction
             out.append(
                 (

@@ -5,24 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import LakeRolledBackError, SnapshotExpiredError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import SnapshotExpiredError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
-from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport, clean
+from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.retention import trim
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, TablePath, Transaction
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
@@ -36,15 +35,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake_view import LakeView
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MaintainReport:
-    """What `Table.maintain` did."""
-
-    segments_merged: int
-    trimmed_to: Mapping[int, int]
-    cleaned: CleanReport
 
 
 class Table:
@@ -339,29 +329,10 @@ class Table:
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
         """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
 
-        Repeating it is harmless, and so is running it in several places. With ``dry_run`` only the deletions that are
-        due are reported.
-        """
-        if dry_run:
-            return MaintainReport(0, {}, clean(self._log, self._storage, grace_ms=grace_ms, dry_run=True))
-        self._require_lake_kept()
-        properties = self.properties
-        # Before merging: a merged segment goes as a whole, when its newest row may go.
-        trimmed = trim(self._log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
-        merged = self.merge_inline() + self.merge_small()
-        self._log.checkpoint(self.refresh())
-        return MaintainReport(merged, trimmed, clean(self._log, self._storage, grace_ms=grace_ms))
+        Lake files are compacted and lake snapshots expired where ``table.datalake.auto-compaction`` and
+        ``table.datalake.auto-expire-snapshot`` say so. Repeating it is harmless, and so is running it in several
+        places. With ``dry_run`` nothing is changed, and the report says which deletions are due.
 
-    def _require_lake_kept(self) -> None:
-        """Refuse to trim what a rolled-back lake no longer holds."""
-        recorded = self.refresh().lake
-        if recorded is None or not self.properties.datalake_enabled:
-            return
-        newest = self.open_lake().newest()
-        held = newest.offsets if newest is not None else {}
-        lost = {b: (held.get(b, 0), o) for b, o in recorded.offsets.items() if held.get(b, 0) < o}
-        if lost:
-            raise LakeRolledBackError(
-                f"{self.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
-                "nothing was trimmed. Bring the lake back to its newest snapshot, or tier into a new table",
-            )
+        Raises `LakeRolledBackError` where the lake lost rows that it had, before anything is trimmed.
+        """
+        return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

@@ -18,8 +18,9 @@ from streamhouse_spark.cli.session import Command, Failure, Session, take_durati
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.doctor import Finding, run_doctor
 from streamhouse_spark.log.cleaning import GRACE_MS
+from streamhouse_spark.maintenance import MaintainReport
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
-from streamhouse_spark.table import MaintainReport, Table
+from streamhouse_spark.table import Table
 
 _MAINTAINED: Final = pa.schema([
     ("table", pa.string()),
@@ -27,6 +28,9 @@ _MAINTAINED: Final = pa.schema([
     ("buckets_trimmed", pa.int64()),
     ("files_condemned", pa.int64()),
     ("files_deleted", pa.int64()),
+    ("lake_files_compacted", pa.int64()),
+    ("lake_snapshots_expired", pa.int64()),
+    ("lake_files_deleted", pa.int64()),
     ("dry_run", pa.bool_()),
 ])  # fmt: skip
 _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
@@ -62,17 +66,23 @@ streamhouse -w ./warehouse maintain --grace 48h --output json
 def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms: int | None) -> None:
     """Merge small segments, trim what is old, delete what nobody needs.
 
-    Works on all TABLES of the warehouse, or on those named. Trimming follows table.log.ttl, and never passes what the
-    lake holds. Repeating it is harmless, and so is running it in several places.
+    Works on all tables of the warehouse, and on what dropped ones left behind, or on the TABLES named. Trimming follows
+    table.log.ttl, and never passes what the lake holds. Repeating it is harmless, and so is running it in several
+    places.
     """
     chosen = chosen_tables(session, tables)
+    grace_ms = GRACE_MS if grace_ms is None else grace_ms
     reports = []
     with session.output.progress("tables") as progress:
         task = progress.add_task("maintain", total=len(chosen))
         for table in chosen:
             progress.update(task, description=f"maintain {table.name}")
-            reports.append(table.maintain(grace_ms=GRACE_MS if grace_ms is None else grace_ms, dry_run=dry_run))
+            reports.append(table.maintain(grace_ms=grace_ms, dry_run=dry_run))
             progress.advance(task)
+    if not tables:
+        dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
+        if dropped.deleted:
+            session.output.remark(f"{len(dropped.deleted)} files of dropped tables")
     rows = [_maintained(table, report) for table, report in zip(chosen, reports, strict=True)]
     session.output.rows(pa.Table.from_pylist(rows, schema=_MAINTAINED))
 
@@ -84,6 +94,9 @@ def _maintained(table: Table, report: MaintainReport) -> dict[str, object]:
         "buckets_trimmed": len(report.trimmed_to),
         "files_condemned": len(report.cleaned.condemned),
         "files_deleted": len(report.cleaned.deleted),
+        "lake_files_compacted": report.lake.compacted.files_removed if report.lake else 0,
+        "lake_snapshots_expired": len(report.lake.expired.snapshots) if report.lake else 0,
+        "lake_files_deleted": len(report.lake.expired.files) + len(report.lake.orphans) if report.lake else 0,
         "dry_run": report.cleaned.dry_run,
     }
 

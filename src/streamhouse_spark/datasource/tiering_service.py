@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 POLL_MS = 500
 LISTING_MS = 5_000
 MAINTENANCE_MS = 10 * 60_000
-SNAPSHOTS_KEPT = 10
-SNAPSHOTS_KEPT_MS = 24 * 3_600_000
 TABLES_AT_ONCE = 4
 _BACKOFF_MS = 1_000
 _BACKOFF_MS_MAX = 300_000
@@ -258,17 +256,9 @@ class Service:
         return run
 
     def _maintain(self, entry: _Entry) -> None:
-        """Small lake files and old snapshots where the table's properties say so; segments, trimming, cleaning."""
-        table, properties = entry.table, entry.table.properties
         self._note(entry, doing="maintaining")
         entry.maintained_ms = self._clock.boot_ms()
-        lake = table.open_lake()
-        if lake.exists():
-            if properties.datalake_auto_compaction:
-                lake.compact()
-            if properties.datalake_auto_expire_snapshot:
-                lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS)
-        table.maintain()
+        entry.table.maintain()
         if self._clock.boot_ms() - self._dropped_cleaned_ms >= self._maintenance_ms:
             self._dropped_cleaned_ms = self._clock.boot_ms()
             self._connection.warehouse().clean_dropped()

@@ -293,6 +293,12 @@ class LakeTable(Protocol):
 
     def compact(self, *, dry_run: bool = False) -> CompactReport: ...
 
+    def remove_orphans(self, *, grace_ms: int = ..., dry_run: bool = False) -> list[str]:
+        """Delete files that no snapshot needs and that are older than ``grace_ms``; returns their keys."""
+
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+        """Delete metadata versions that were superseded more than a day ago; returns what they were."""
+
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport: ...
 
 

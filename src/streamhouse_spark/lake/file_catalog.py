@@ -44,6 +44,7 @@ from pyiceberg.view import View
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
+from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
@@ -157,11 +158,18 @@ class FileCatalog(MetastoreCatalog):
     def drop_table(self, identifier: str | Identifier) -> None:
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
-        self._newest(key)
+        owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
         with suppress(StorageError):  # decided by reading it back
-            self._storage.put_if_absent(_floor_key(key, DROPPED), b"")
+            self._storage.put_if_absent(_floor_key(key, DROPPED), owner.encode())
         if self._floor(key) != DROPPED:
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
+
+    def dropped_owner(self, identifier: str | Identifier) -> str | None:
+        """Uuid of the streamhouse table whose lake was dropped here; None where nothing was dropped."""
+        try:
+            return self._storage.read(_floor_key(self._key(identifier), DROPPED)).decode()
+        except ObjectNotFoundError:
+            return None
 
     def undrop_table(self, identifier: str | Identifier) -> Table:
         """Raises `NoSuchTableError` when the table's files are gone."""

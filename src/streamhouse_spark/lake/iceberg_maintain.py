@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,9 +18,16 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.base import (
+    CompactReport,
+    ExpireReport,
+    LakeFile,
+    LakeProjection,
+    LakeSplit,
+    WriteContext,
+)
 from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.lake.iceberg_commit import Change
+from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg_offsets import (
     OFFSETS_PROPERTY,
     TABLE_UUID_PROPERTY,
@@ -27,7 +35,10 @@ from streamhouse_spark.lake.iceberg_offsets import (
     newest_offsets,
     offsets_text,
 )
-from streamhouse_spark.lake.iceberg_write import rewrite_files
+from streamhouse_spark.lake.iceberg_place import IcebergPlace
+from streamhouse_spark.lake.iceberg_read import projection
+from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg_write import WriteShape, rewrite_files
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange
 
@@ -36,6 +47,36 @@ COMPACT_FILES_MIN = 5
 
 
 # -- compaction -------------------------------------------------------------------------------------------------------
+
+
+def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+    """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
+    table = place.load()
+    planned = table.metadata.current_snapshot()
+    if planned is None:
+        return CompactReport(), None
+    place.require_owner(table.metadata)
+    context = write_context(place)
+    files = place.files_at(context.lake["data_location"])
+    groups = plan_compaction(table, planned, files, place.spec.table_uuid, place.spec.target_file_bytes)
+    removed = [file.location for group in groups for file in group.files]
+    rows = sum(group.num_rows for group in groups)
+    if not groups or dry_run:
+        return CompactReport(len(removed), len(groups), rows), None
+    how = projection(table.schema(), place.spec.schema, None, place.spec.schema)
+    added = [f for group in groups for f in merge_group(group, context, how, files, place.world.ids)]
+    if sum(file.num_rows for file in added) != rows:
+        raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
+    shape = WriteShape.from_json(context.lake)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        require_shape(metadata, shape)
+        require_written(place, added, shape)
+        return compaction_change(table, planned, removed, added, metadata)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +183,26 @@ def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+    """See `LakeTable.expire`."""
+    table = place.load()
+    place.require_owner(table.metadata)
+    older_than_ms = place.storage.now_ms() - keep_ms
+    doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, older_than_ms=older_than_ms)
+    if not doomed:
+        return ExpireReport()
+    if dry_run:
+        left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
+        after = table.metadata.model_copy(update={"snapshots": left})
+        return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
+    after = remove_snapshots(place.catalog, table, doomed)
+    gone = unreachable_files(table, table.metadata, after)
+    for location in gone:
+        with suppress(FileNotFoundError):
+            table.io.delete(location)
+    return ExpireReport(doomed, tuple(gone))
 
 
 def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older_than_ms: int) -> tuple[int, ...]:

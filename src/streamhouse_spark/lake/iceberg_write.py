@@ -53,6 +53,8 @@ class WriteShape:
     spec: PartitionSpec
     data_location: str
     properties: Mapping[str, str]
+    created_ms: int
+    """When the round began, by the store's clock."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +62,7 @@ class WriteShape:
             "spec": self.spec.model_dump_json(),
             "data_location": self.data_location,
             "properties": dict(self.properties),
+            "created_ms": self.created_ms,
         }
 
     @classmethod
@@ -69,6 +72,7 @@ class WriteShape:
             PartitionSpec.model_validate_json(value["spec"]),
             value["data_location"],
             value["properties"],
+            value["created_ms"],
         )
 
     @cached_property

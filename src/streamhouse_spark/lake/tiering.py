@@ -122,11 +122,11 @@ class TieringJob:
     def _record(self, snapshot: LakeSnapshot) -> None:
         """Tell the log what the lake holds, unless it knows of as much or more."""
         known = self._log.state.lake
-        if known is not None and not _is_news(snapshot, known.offsets):
+        if known is not None and not _is_news(snapshot, known):
             return
 
         def pair(state: TableState, time_ms: int) -> list[LakePair]:
-            if state.lake is not None and not _is_news(snapshot, state.lake.offsets):
+            if state.lake is not None and not _is_news(snapshot, state.lake):
                 return []
             return [LakePair(snapshot.id, dict(snapshot.offsets), time_ms)]
 
@@ -139,11 +139,13 @@ class TieringJob:
         return state
 
 
-def _is_news(snapshot: LakeSnapshot, recorded: Mapping[int, int]) -> bool:
-    """The snapshot holds more of some bucket, and of none less."""
-    buckets = {*snapshot.offsets, *recorded}
-    gains = [snapshot.offsets.get(b, 0) - recorded.get(b, 0) for b in buckets]
-    return any(gain > 0 for gain in gains) and all(gain >= 0 for gain in gains)
+def _is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
+    """Another snapshot that holds as much of every bucket, or more.
+
+    As much is enough: after a compaction the older snapshot is the one that will be expired.
+    """
+    held = snapshot.offsets
+    return snapshot.id != recorded.snapshot_id and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:

@@ -1,0 +1,186 @@
+"""Where the Iceberg table of one streamhouse table is, and whose it is: created, adopted, opened, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Identifier
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.file_catalog import FileCatalog
+from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
+from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import LAKE_PREFIX
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+
+TARGET_FILE_BYTES = 128 << 20
+CREATE_ATTEMPTS_MAX = 3
+
+TABLE_PROPERTIES: Mapping[str, str] = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "10",
+    "write.metadata.previous-versions-max": "20",
+    # Versions are deleted behind a floor only: deleting by count would open slots that a slow writer could take.
+    "write.metadata.delete-after-commit.enabled": "false",
+    "write.parquet.compression-codec": "zstd",
+    "write.target-file-size-bytes": str(TARGET_FILE_BYTES),
+    "gc.enabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTableSpec:
+    """What the lake table of a streamhouse table has to be."""
+
+    table_uuid: str
+    path: TablePath
+    location: str
+    """Key of the lake table's place in the warehouse, ``lake/<database>/<table>``."""
+    schema: TableSchema
+    partition_by: tuple[str, ...]
+    bucket_key: tuple[str, ...]
+    num_buckets: int
+    target_file_bytes: int = TARGET_FILE_BYTES
+
+
+class IcebergPlace:
+    """The place of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        if len(spec.bucket_key) > 1:
+            raise LakeMismatchError(
+                f"table {spec.path} has {len(spec.bucket_key)} bucket keys ({', '.join(spec.bucket_key)}), Iceberg "
+                "buckets by one column; choose one, or disable the lake with table.datalake.enabled=false"
+            )
+        self.storage = storage
+        self.spec = spec
+        self.settings = dict(settings or {})
+        self.world = world or World()
+        self._catalog_opened: Catalog | None = None
+
+    def exists(self) -> bool:
+        try:
+            self.load()
+        except NoSuchTableError:
+            return False
+        return True
+
+    def create_or_adopt(self) -> None:
+        schema = iceberg_schema(self.spec.schema)
+        bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
+        spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            try:
+                table = self.load()
+            except NoSuchTableError:
+                with suppress(NamespaceAlreadyExistsError):
+                    self.catalog.create_namespace(self.identifier[:-1])
+                properties = {**TABLE_PROPERTIES, TABLE_UUID_PROPERTY: self.spec.table_uuid, "format-version": "2"}
+                with suppress(IcebergTableExistsError):
+                    self.catalog.create_table(
+                        self.identifier, schema, self._new_location(), spec, properties=properties
+                    )
+                    return
+                continue
+            found = differences(table.metadata, self.spec.schema, spec, schema)
+            if found:
+                raise LakeMismatchError(
+                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    "change it, drop it, or give the table another lake location"
+                )
+            self._adopt(table)
+            return
+        raise LakeMismatchError(
+            f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by a table that was dropped; "
+            "undrop it, or give the table another lake location"
+        )
+
+    def _adopt(self, table: Table) -> None:
+        owner = table.properties.get(TABLE_UUID_PROPERTY)
+        if owner == self.spec.table_uuid:
+            return
+        if owner is not None:
+            raise self._foreign(table.location(), owner)
+        with table.transaction() as transaction:
+            transaction.set_properties({TABLE_UUID_PROPERTY: self.spec.table_uuid})
+
+    def drop(self, *, purge: bool) -> None:
+        """Only if it is this table's: another table's lake at the same place stays."""
+        try:
+            owner = self.load().properties.get(TABLE_UUID_PROPERTY)
+        except NoSuchTableError:
+            owner = self.catalog.dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
+        if owner != self.spec.table_uuid:
+            return
+        with suppress(NoSuchTableError):
+            if purge:
+                self.catalog.purge_table(self.identifier)
+            else:
+                self.catalog.drop_table(self.identifier)
+
+    def require_owner(self, metadata: TableMetadata) -> None:
+        """Raises `LakeMismatchError` when the lake table is not this table's."""
+        owner = metadata.properties.get(TABLE_UUID_PROPERTY)
+        if owner != self.spec.table_uuid:
+            raise self._foreign(metadata.location, owner)
+
+    # -- the catalog ----------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        if self._catalog_opened is None:
+            self._catalog_opened = self._open_catalog()
+        return self._catalog_opened
+
+    def _open_catalog(self) -> Catalog:
+        properties = catalog_properties(self.settings)
+        if self._uses_files:
+            return FileCatalog(self.storage, world=self.world, properties=properties)
+        return load_catalog(properties.pop("name", "lake"), **properties)
+
+    @property
+    def _uses_files(self) -> bool:
+        return not any(key.startswith(CATALOG_SETTINGS) for key in self.settings)
+
+    @property
+    def identifier(self) -> Identifier:
+        if not self._uses_files:
+            return (self.spec.path.database, self.spec.path.table)
+        database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
+        return (database, name)
+
+    def _new_location(self) -> str | None:
+        if self._uses_files or f"{CATALOG_SETTINGS}warehouse" in self.settings:
+            return None
+        return StorageFiles(self.storage).location_of(self.spec.location)
+
+    def load(self) -> Table:
+        return self.catalog.load_table(self.identifier)
+
+    def files_at(self, location: str) -> FileAccess:
+        return lake_files(self.storage, self.settings, location)
+
+    def _foreign(self, location: str, owner: str | None) -> LakeMismatchError:
+        return LakeMismatchError(
+            f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
+            f"{self.spec.table_uuid} ({self.spec.path}); give the table another lake location"
+        )

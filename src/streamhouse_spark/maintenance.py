@@ -1,0 +1,94 @@
+"""Keeping a table small: one function for the command line, the tiering service and Python.
+
+Each step is a commit of its own and may be interrupted and repeated. The log is trimmed before it is merged, because a
+merged segment goes as a whole, when its newest row may go. The lake comes last: its files are compacted and its
+snapshots expired where the table's properties say so, and what no snapshot needs is deleted after the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
+from streamhouse_spark.log.cleaning import CleanReport, clean
+from streamhouse_spark.log.retention import trim
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS_KEPT = 10
+SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMaintainReport:
+    """What was done to the lake table, or with ``dry_run`` would be."""
+
+    compacted: CompactReport = field(default_factory=CompactReport)
+    expired: ExpireReport = field(default_factory=ExpireReport)
+    orphans: tuple[str, ...] = ()
+    """Keys of files that no snapshot needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """What `Table.maintain` did."""
+
+    segments_merged: int
+    trimmed_to: Mapping[int, int]
+    cleaned: CleanReport
+    lake: LakeMaintainReport | None = None
+    """None for a table without a lake table."""
+
+
+def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
+    """See `Table.maintain`."""
+    lake = table.open_lake() if table.refresh().lake is not None and table.properties.datalake_enabled else None
+    if lake is not None and not dry_run:
+        _require_kept(table, lake)
+    merged, trimmed = 0, {}
+    if not dry_run:
+        properties = table.properties
+        trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+        merged = table.merge_inline() + table.merge_small()
+        table.log.checkpoint(table.refresh())
+    cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
+    upkept = _maintain_lake(table, lake, grace_ms, dry_run=dry_run) if lake is not None else None
+    return MaintainReport(merged, trimmed, cleaned, upkept)
+
+
+def _maintain_lake(table: Table, lake: LakeTable, grace_ms: int, *, dry_run: bool) -> LakeMaintainReport:
+    """Tiering goes on meanwhile; a step that loses a race against it is left to the next maintenance."""
+    properties = table.properties
+    compacted, expired = CompactReport(), ExpireReport()
+    orphans: tuple[str, ...] = ()
+    try:
+        if properties.datalake_auto_compaction:
+            compacted = lake.compact(dry_run=dry_run)
+        if properties.datalake_auto_expire_snapshot:
+            expired = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run)
+        orphans = tuple(lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run))
+        lake.prune_metadata(dry_run=dry_run)
+    except CommitConflictError as conflict:
+        logger.info("maintenance of the lake of %s goes on next time: %s", table.name, conflict)
+    return LakeMaintainReport(compacted, expired, orphans)
+
+
+def _require_kept(table: Table, lake: LakeTable) -> None:
+    """Refuse to trim what a rolled-back lake no longer holds."""
+    recorded = table.state.lake
+    newest = lake.newest()
+    held = newest.offsets if newest is not None else {}
+    offsets = recorded.offsets if recorded is not None else {}
+    lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+    if lost:
+        raise LakeRolledBackError(
+            f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
+            "nothing was trimmed. Bring the lake back to its newest snapshot, or tier into a new table",
+        )
