@@ -37,6 +37,8 @@ def check_all(storage: Storage, name: str, history: History, ledger: Ledger | No
     check_fresh_equals_live(storage, ledger)
     check_checkpoints(storage, table.uuid)
     check_union(table, ledger)
+    if table.properties.datalake_enabled:
+        check_lake(table, ledger)
     check_retries_are_no_ops(table, history, ledger)
     return ledger
 
@@ -152,6 +154,34 @@ def check_union(table: Table, ledger: Ledger) -> None:
     assert Counter(rows["id"]) == Counter(expected), "the union read is not the table"
     for row_id, text in zip(rows["id"], rows["text"], strict=True):
         assert text == text_of(row_id, len(text)), f"row {row_id} has the text {text!r}"
+
+
+def check_lake(table: Table, ledger: Ledger) -> None:
+    """Each lake snapshot holds exactly the rows below its offsets, and with the log beyond them the whole table.
+
+    The log's record may lag behind the lake by a crash; it is never ahead of it.
+    """
+    state = ledger.observe()
+    newest = table.lake.newest()
+    history = state.lake_history
+    if newest is None:
+        assert not history, f"the log names lake snapshots {history}, the lake has none"
+        return
+    for bucket in state.buckets:
+        held, known = newest.offsets.get(bucket, 0), state.lake_offset(bucket)
+        assert known <= held, f"bucket {bucket}: the log says that the lake holds {known}, it holds {held}"
+        assert held <= len(ledger.ids[bucket]), f"bucket {bucket}: the lake holds {held}, the log ends before"
+        assert state.buckets[bucket].start <= known, f"bucket {bucket} was trimmed beyond what was recorded"
+    for snapshot_id, offsets in {newest.id: newest.offsets, **{p.snapshot_id: p.offsets for p in history}}.items():
+        check_snapshot(table, ledger, snapshot_id, offsets)
+
+
+def check_snapshot(table: Table, ledger: Ledger, snapshot_id: int, offsets: Mapping[int, int]) -> None:
+    rows = table.lake.to_arrow(as_of_snapshot=snapshot_id).to_pydict()
+    expected = [i for bucket, ids in ledger.ids.items() for i in ids[: offsets.get(bucket, 0)]]
+    assert Counter(rows["id"]) == Counter(expected), f"lake snapshot {snapshot_id} does not hold what {offsets} says"
+    for row_id, text in zip(rows["id"], rows["text"], strict=True):
+        assert text == text_of(row_id, len(text)), f"row {row_id} has the text {text!r} in the lake"
 
 
 def check_retries_are_no_ops(table: Table, history: History, ledger: Ledger) -> None:

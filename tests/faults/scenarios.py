@@ -15,6 +15,7 @@ from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.storage import Storage
@@ -26,6 +27,7 @@ NAME = "sales.orders"
 HOUR_MS = 3_600_000
 LARGE = 70_000
 NO_LAKE = {"table.datalake.enabled": "false"}
+LAKE = {"table.datalake.enabled": "true"}
 
 
 @dataclass
@@ -95,6 +97,9 @@ class Run:
             self.send_batch()
         self.append()
 
+    def tier(self) -> None:
+        tier(self.open())
+
     def observe(self) -> Ledger:
         if self.ledger is None:
             self.ledger = Ledger(self.memory, self.open().uuid)
@@ -121,10 +126,18 @@ class Run:
             self.reader.check(ledger)
 
 
+def tier(table: Table) -> None:
+    """Tier a table, in this process."""
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
 class Scenario:
     """Subclasses say what to do; ``work`` is what meets the faults, ``recover`` is what a new process does then."""
 
     name = ""
+    is_sequential = True
+    """The work asks for one thing at a time, so that every run meets the same calls in the same order."""
 
     @contextmanager
     def limits(self) -> Iterator[None]:
@@ -379,6 +392,80 @@ class ReadWhileWriting(Scenario):
         run.append()
 
 
+class TierFirst(Scenario):
+    """The round that makes the lake table."""
+
+    name = "tier the first rows"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=LAKE)
+        run.append()
+
+    def work(self, run: Run) -> None:
+        run.tier()
+
+    def recover(self, run: Run) -> None:
+        run.append()
+        run.tier()
+
+    def check(self, run: Run) -> None:
+        run.check()
+        state = run.open().refresh()
+        assert state.lake is not None
+        assert state.ends == {b: state.lake_offset(b) for b in state.buckets}, "tiering did not catch up"
+
+
+class TierAndTrim(TierFirst):
+    """A later round, after which the log is trimmed to what the lake holds."""
+
+    name = "tier and trim"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={**LAKE, "table.log.ttl": "1h"})
+        run.append()
+        run.tier()
+        run.append()
+        run.clock.advance(2 * HOUR_MS)
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.tier()
+        run.open().maintain()
+
+    def recover(self, run: Run) -> None:
+        run.append()
+        run.tier()
+        run.open().maintain()
+
+
+class ReadWhileTiering(ReadWhileWriting):
+    """A reader meets the faults; another process appends, tiers and trims between its reads."""
+
+    name = "read while tiering"
+    is_sequential = False  # data files of the lake are read by several threads
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={**LAKE, "table.log.ttl": "1h"})
+        run.append()
+        run.tier()
+        run.append()
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        reader = run.open()
+        other = Warehouse(run.memory.url, storage=run.memory, world=World(run.clock, SimIds(99))).table(NAME)
+        for action in (None, "append", "tier", "trim"):
+            if action == "append":
+                run.history.append(other, run.history.new_batch())
+            elif action == "tier":
+                tier(other)
+            elif action == "trim":
+                run.clock.advance(2 * HOUR_MS)
+                run.observe_rival()
+                other.maintain()
+            run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
+
+
 SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     CreateTable,
     AppendInline,
@@ -391,6 +478,9 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     Clean,
     DropAndCreate,
     ReadWhileWriting,
+    TierFirst,
+    TierAndTrim,
+    ReadWhileTiering,
 )
 
 
