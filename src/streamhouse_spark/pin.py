@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.retention import effective_times_ms
@@ -73,13 +75,11 @@ def offset_at(log: BucketLog, timestamp_ms: int) -> int:
     Where rows were trimmed, the log's start is the earliest answer.
     """
     for segment, latest_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
-        if latest_ms < timestamp_ms:
-            continue
-        if segment.first_time_ms < timestamp_ms and segment.index_bytes and len(segment.index.times_ms):
-            for start, time_ms in zip(segment.index.time_starts, segment.index.times_ms, strict=True):
-                if time_ms >= timestamp_ms:
-                    return max(log.start, segment.base_offset + int(start))
-        return max(log.start, segment.base_offset)
+        if latest_ms >= timestamp_ms:
+            starts, times_ms = segment.time_runs
+            not_after_later = np.minimum.accumulate(np.minimum(times_ms, latest_ms)[::-1])[::-1]
+            first = int(np.searchsorted(not_after_later, timestamp_ms))
+            return max(log.start, segment.base_offset + int(starts[first]))
     return log.end
 
 

@@ -20,7 +20,7 @@ CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
-    """For each segment the latest time that its rows can have been committed at, never decreasing.
+    """For each segment the latest time that its last row can have been committed at, never decreasing.
 
     Rows before a row were committed before it, so a later, smaller time corrects a clock that ran ahead: one record
     from the future neither expires anything nor keeps everything.
@@ -28,8 +28,10 @@ def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
     times: list[int] = []
     latest = None
     for segment in reversed(segments):
-        latest = segment.last_time_ms if latest is None else min(latest, segment.last_time_ms)
-        times.append(latest)
+        times_ms = segment.time_runs[1]
+        last = int(times_ms[-1]) if latest is None else min(latest, int(times_ms[-1]))
+        times.append(last)
+        latest = min(last, int(times_ms.min()))
     return times[::-1]
 
 
@@ -51,8 +53,9 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
-            # A later record from a clock that ran behind makes rows look old: believe their own time, if it can be.
-            newest_ms = segment.last_time_ms if segment.last_time_ms <= now_ms else time_ms
+            # A later record from a clock that ran behind makes rows look old: believe their own times, if they can be.
+            own_ms = segment.time_runs[1]
+            newest_ms = int(own_ms[own_ms <= now_ms].max(initial=time_ms))
             if segment.end_offset > limit or newest_ms > now_ms - ttl_ms:
                 break
             start = segment.end_offset

@@ -108,11 +108,18 @@ class Segment:
 
     def commit_times_ms(self, offsets: OffsetRange) -> npt.NDArray[np.int64]:
         """When the rows at these offsets were committed, one time per row."""
-        if self.first_time_ms == self.last_time_ms or not self.index_bytes:
-            return np.full(len(offsets), self.first_time_ms, np.int64)
+        starts, times_ms = self.time_runs
+        if len(times_ms) == 1:
+            return np.full(len(offsets), times_ms[0], np.int64)
         relative = np.arange(offsets.start - self.base_offset, offsets.end - self.base_offset)
-        run = np.searchsorted(self.index.time_starts, relative, side="right") - 1
-        return self.index.times_ms[run]
+        return times_ms[np.searchsorted(starts, relative, side="right") - 1]
+
+    @cached_property
+    def time_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Clocks jump: times may decrease."""
+        if self.index_bytes and len(self.index.times_ms):
+            return self.index.time_starts, self.index.times_ms
+        return np.zeros(1, np.int64), np.array([self.first_time_ms], np.int64)
 
     def to_json(self) -> dict[str, Any]:
         """All but ``index_bytes``, which travels in a binary payload."""
