@@ -93,7 +93,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
             for batch in lake.read_split(split, plan.projection):
                 result.lake_rows += batch.num_rows
                 advance(batch.num_rows)
-        except CorruptDataError as error:
+        except (CorruptDataError, SnapshotExpiredError) as error:
             result.problems.append(str(error))
     expected = sum(state.lake_offset(bucket) for bucket in state.buckets)
     if result.lake_rows != expected:

@@ -1,0 +1,207 @@
+"""tier, maintain, verify, doctor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from streamhouse_spark import doctor as doctor_module
+from streamhouse_spark.doctor import Finding
+
+
+@pytest.fixture
+def table(run, warehouse):
+    run("create", "t", "--schema", "id BIGINT, name STRING", "--buckets", "2", "-p", "bucket.key=id")
+    table = warehouse.table("t")
+    for start in range(0, 50, 10):
+        table.append([{"id": i, "name": f"n{i}"} for i in range(start, start + 10)])
+    return table
+
+
+def test_tier_once(run, table):
+    (report,) = run("tier", "--once", "-o", "json").lines
+    assert (report["table"], report["rows"]) == ("default.t", 50)
+    assert len(report["snapshots"]) == 1
+    assert run("tier", "--once", "t", "-o", "json").lines[0]["rows"] == 0
+    assert table.lake.to_arrow().num_rows == 50
+    assert run("describe", "t", "-o", "json").document["lag"] == 0
+
+
+def test_tier_of_tables_without_a_lake(run, table):
+    run("create", "dry", "--schema", "id BIGINT", "-p", "table.datalake.enabled=false")
+    assert [r["table"] for r in run("tier", "--once", "-o", "json").lines] == ["default.t"]
+    failed = run("tier", "--once", "dry", code=1)
+    assert failed.stderr.startswith("INVALID_OPTION: table default.dry has no lake; `streamhouse alter default.dry")
+    assert run("tier", "--once", "absent", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_service_tiers_until_it_is_told_to_stop(run, table, warehouse_path, number):
+    run("alter", "t", "--set", "table.datalake.freshness=1s")
+    service = subprocess.Popen(
+        [Path(sys.executable).parent / "streamhouse", "tier", "-o", "json", "-w", warehouse_path],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert service.stdout is not None
+        assert '"rows": 50' in service.stdout.readline()
+        table.append([{"id": 100}])
+        assert '"rows": 1' in service.stdout.readline()
+        service.send_signal(number)
+        assert service.wait(60) == 0
+    finally:
+        service.kill()
+        service.wait()
+        service.stdout.close()
+    assert table.lake.to_arrow().num_rows == 51
+
+
+def test_maintain(run, table):
+    (dry,) = run("maintain", "--dry-run", "-o", "json").lines
+    assert (dry["dry_run"], dry["segments_merged"]) == (True, 0)
+    (done,) = run("maintain", "t", "-o", "json").lines
+    assert (done["table"], done["dry_run"]) == ("default.t", False)
+    assert done["segments_merged"] > 0
+    assert table.to_arrow().num_rows == 50
+
+
+def test_maintain_refuses_a_grace_that_protects_nobody(run, table):
+    assert run("maintain", "--grace", "1s", code=1).stderr.startswith("INVALID_OPTION: grace of 1000 ms")
+    assert "expected a duration" in run("maintain", "--grace", "soon", code=2).stderr
+
+
+def test_verify_of_a_table_that_is_well(run, table):
+    found = run("verify", "t", "-o", "json").document
+    assert (found["log_rows"], found["lake_rows"], found["lake_snapshot_id"], found["problems"]) == (50, 0, None, [])
+    run("tier", "--once")
+    run("maintain")
+    found = run("verify", "t", "-o", "json").document
+    assert (found["log_rows"], found["lake_rows"], found["problems"]) == (50, 50, [])
+    assert "everything is there" in run("verify", "t").stdout
+
+
+def files_of(table, part: str) -> list[Path]:
+    return sorted(
+        path for path in Path(table.storage.local_path("")).rglob("*") if part in str(path) and path.is_file()
+    )
+
+
+def test_verify_finds_a_flipped_bit_in_a_segment(run, table):
+    run("maintain")
+    (path, *_) = files_of(table, ".arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    failed = run("verify", "t", "-o", "json", code=1)
+    assert len(failed.document["problems"]) == 1
+    assert "do not match their checksum" in failed.document["problems"][0]
+    assert failed.stderr == "default.t: 1 problem found\n"
+
+
+def test_verify_finds_missing_files_of_log_and_lake(run, table):
+    run("tier", "--once")
+    run("maintain")
+    for part in (".arrow", ".parquet"):
+        files_of(table, part)[0].unlink()
+    failed = run("verify", "t", code=1)
+    assert "is missing" in failed.stdout
+    assert "problems found" in failed.stderr
+    problems = run("verify", "t", "-o", "json", code=1).document["problems"]
+    assert any(".arrow is missing" in problem for problem in problems)
+    assert any(".parquet" in problem or "50 offsets were tiered" in problem for problem in problems)
+
+
+def test_verify_finds_gaps():
+    from streamhouse_spark.cli.verification import gaps_of
+    from streamhouse_spark.log.segment import Segment
+    from streamhouse_spark.log.state import BucketLog
+
+    def segment(base: int, rows: int) -> Segment:
+        return Segment(0, base, rows, 1, 1, 1, 0, 0)
+
+    assert list(gaps_of(0, BucketLog(0, 10, (segment(0, 4), segment(4, 6))))) == []
+    assert list(gaps_of(0, BucketLog(2, 10, (segment(0, 4), segment(4, 6))))) == []
+    assert list(gaps_of(0, BucketLog(0, 0, ()))) == []
+    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(0, 4), segment(5, 5)))))) == 1
+    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(0, 4),))))) == 1
+    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(1, 9),))))) == 1
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(run, monkeypatch):
+    findings = [
+        Finding("Python", "ok", "3.12"),
+        Finding("disk", "warn", "1 GiB free", "free some space"),
+        Finding("Java", "fail", "none", "install it"),
+    ]
+    monkeypatch.setattr("streamhouse_spark.cli.upkeep_commands.run_doctor", lambda *_: findings)
+    failed = run("doctor", code=1)
+    assert failed.stderr == "cannot work: Java\n"
+    for part in ("3.12", "→ free some space", "→ install it", "FAILED"):
+        assert part in failed.stdout
+    assert [line["level"] for line in run("doctor", "-o", "json", code=1).lines] == ["ok", "warn", "fail"]
+    findings.pop()
+    run("doctor")
+
+
+def test_doctor_looks_at_this_machine_and_the_warehouse(run, table, monkeypatch):
+    monkeypatch.setattr(doctor_module, "find_worker_python", lambda _: doctor_module.WorkerPython("x", _python(), True))
+    found = {line["check"]: line["level"] for line in run("doctor", "-o", "json").lines}
+    assert {"Python", "Java", "pyarrow", "warehouse", "put-if-absent", "clock", "disk"} <= found.keys()
+    assert found["warehouse"] == "ok"
+
+
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_commands_work_through_the_installed_script(table, warehouse_path, tmp_path):
+    script = Path(sys.executable).parent / "streamhouse"
+
+    def call(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "STREAMHOUSE_WAREHOUSE": warehouse_path}
+        return subprocess.run(
+            [script, *args], input=stdin, capture_output=True, text=True, env=env, timeout=120, check=False
+        )
+
+    listed = call("ls", "-o", "json")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert '"table": "default.t"' in listed.stdout
+    added = call("append", "t", "-", "--format", "json", stdin='{"id": 1}\n')
+    assert (added.returncode, added.stderr) == (0, "")
+    failed = call("describe", "nothing")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("TABLE_NOT_FOUND: ")
+    assert "Traceback" not in failed.stderr
+    assert call("describe").returncode == 2
+    assert call("--version").stdout.startswith("streamhouse 0.")
+
+
+def test_another_process_sees_rows_at_once(table, warehouse_path):
+    """`tail` in a process of its own prints a row that is written here."""
+    script = Path(sys.executable).parent / "streamhouse"
+    tail = subprocess.Popen(
+        [script, "-w", warehouse_path, "tail", "t", "--from", "earliest", "-n", "51", "-o", "json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert tail.stdout is not None
+        for _ in range(50):
+            tail.stdout.readline()
+        started = time.monotonic()
+        table.append([{"id": 777}])
+        assert '"id": 777' in tail.stdout.readline()
+        assert time.monotonic() - started < 5
+        assert tail.wait(30) == 0
+    finally:
+        tail.kill()
+        tail.wait()
+        tail.stdout.close()
