@@ -27,10 +27,10 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
-from streamhouse_spark.lake.iceberg_clean import CLEAN_GRACE_MS, clean_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
 from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace, LakeTableSpec
 from streamhouse_spark.lake.iceberg_read import (
     iceberg_filter,
@@ -201,12 +201,15 @@ class IcebergLake:
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
-    def clean(self, *, grace_ms: int = CLEAN_GRACE_MS, dry_run: bool = False) -> list[str]:
-        doomed = clean_files(self.place, grace_ms=grace_ms, dry_run=dry_run)
+    def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        place = self.place
+        return remove_orphans(place.storage, place.catalog, place.load, grace_ms=grace_ms, dry_run=dry_run)
+
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
         catalog = self.place.catalog
-        if isinstance(catalog, FileCatalog):
-            doomed += catalog.prune_versions(self.place.identifier, dry_run=dry_run)
-        return doomed
+        return (
+            catalog.prune_versions(self.place.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []
+        )
 
     def _described(self, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
         found = offsets_at(metadata, snapshot, self.place.spec.table_uuid)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import (
     DataFile,
@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
+    ValidatableTableRequirement,
 )
 from pyiceberg.typedef import Identifier
 
@@ -47,6 +48,9 @@ from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownErro
 from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.iceberg_offsets import COMMIT_PROPERTY, USER_PROPERTY, find_commit
 from streamhouse_spark.lake.iceberg_schema import partition_record
+
+NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
+"""Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
 
 ATTEMPTS_MAX = 20
 RETRY_WAIT_MS = 25
@@ -88,7 +92,7 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
         change = validate(table.metadata)
         snapshot, updates = _SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
         try:
-            catalog.commit_table(table, _requirements(table.metadata), updates)
+            catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
         except CommitFailedException:
             continue
         except Exception as error:  # whatever a catalog's client raises: the table itself is asked what happened
@@ -125,15 +129,34 @@ def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: 
     return found
 
 
-def _requirements(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
+def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
     """The catalog commits on exactly the state that was validated, or fails."""
     head = metadata.refs.get(MAIN_BRANCH)
-    return (
+    # Only catalogs that check requirements in this process know ours; in others no orphans are removed.
+    own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
+    requirements: tuple[Any, ...] = (
+        *own,
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id if head else None}),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
     )
+    return requirements
+
+
+def not_before_ms(metadata: TableMetadata) -> int:
+    return int(metadata.properties.get(NOT_BEFORE_PROPERTY, "0"))
+
+
+class _AssertNotBefore(ValidatableTableRequirement):
+    """Cleaning has not begun since the commit was validated."""
+
+    type: Literal["streamhouse-assert-not-before"] = "streamhouse-assert-not-before"
+    not_before_ms: int
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None or not_before_ms(base_metadata) != self.not_before_ms:
+            raise CommitFailedException("files were cleaned up since this commit was validated")
 
 
 class _SnapshotBuilder:

@@ -72,7 +72,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, shape)
-        require_written(place, added, shape)
+        require_written(place, metadata, added, shape)
         return compaction_change(table, planned, removed, added, metadata)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)

@@ -9,14 +9,11 @@ from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext
-from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_text
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_write import WriteShape
 from streamhouse_spark.lake.parallel import in_parallel
-
-ROUND_MS_MAX = 12 * 60 * 60 * 1000
-"""A slower round is refused: cleaning takes files that nobody named for a day to be left over."""
 
 
 def write_context(place: IcebergPlace) -> WriteContext:
@@ -46,7 +43,7 @@ def commit_round(
         place.require_owner(metadata)
         require_shape(metadata, shape)
         _require_offsets(metadata, expected, place.spec.table_uuid)
-        require_written(place, files, shape)
+        require_written(place, metadata, files, shape)
         return Change(Operation.APPEND, added=files, summary=summary)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
@@ -79,13 +76,12 @@ def _require_offsets(metadata: TableMetadata, expected: Mapping[int, int], table
     raise CommitConflictError(f"{text}: another tiering service was faster; plan again")
 
 
-def require_written(place: IcebergPlace, files: Sequence[LakeFile], shape: WriteShape) -> None:
-    """The files are there as they were written, and too young for cleaning to take them for left over."""
-    age_ms = place.storage.now_ms() - shape.created_ms
-    if age_ms > ROUND_MS_MAX:
+def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
+    """The files are there as they were written, and no cleaning since then took them for left over."""
+    if shape.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
-            f"lake table {place.spec.location}: this round began {age_ms // 60_000} minutes ago, its files may be "
-            "cleaned up at any time; tier again"
+            f"lake table {metadata.location}: this round was planned at {shape.planned_ms} ms, and files from before "
+            f"{not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
         )
 
     def check(file: LakeFile) -> None:

@@ -53,8 +53,8 @@ class WriteShape:
     spec: PartitionSpec
     data_location: str
     properties: Mapping[str, str]
-    created_ms: int
-    """When the round began, by the store's clock."""
+    planned_ms: int
+    """When the round was planned, by the store's clock."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,7 +62,7 @@ class WriteShape:
             "spec": self.spec.model_dump_json(),
             "data_location": self.data_location,
             "properties": dict(self.properties),
-            "created_ms": self.created_ms,
+            "planned_ms": self.planned_ms,
         }
 
     @classmethod
@@ -72,7 +72,7 @@ class WriteShape:
             PartitionSpec.model_validate_json(value["spec"]),
             value["data_location"],
             value["properties"],
-            value["created_ms"],
+            value["planned_ms"],
         )
 
     @cached_property
@@ -367,7 +367,10 @@ class _PartitionFile:
             }
         )
         with self._stack:
-            writer.close()
+            try:
+                writer.close()
+            finally:
+                writer.is_open = False  # a writer that could not be closed complains when it is collected
         statistics = _statistics(self._footers[0], self._shape)
         return LakeFile(
             location=self._location,
@@ -385,6 +388,8 @@ class _PartitionFile:
     def abandon(self, error: BaseException | None) -> None:
         """Leave without a file where the storage allows it; what stays behind is an orphan."""
         failure = error or RuntimeError("the file was abandoned")
+        if self._writer is not None:
+            self._writer.is_open = False  # else it complains when it is collected
         self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
     def _opened_writer(self) -> pq.ParquetWriter:

@@ -100,10 +100,12 @@ class TieringJob:
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
         """One snapshot. True when there was nothing left to do."""
+        if state.lake is not None:  # never make a new table where one that holds rows has vanished
+            held = self._lake.newest()
+            require_progress(state.lake.offsets, held.offsets if held else {}, table=state.name)
         self._lake.create_or_adopt()
         newest = self._lake.newest()
         offsets = newest.offsets if newest else {}
-        require_progress(state.lake.offsets if state.lake else {}, offsets, table=state.name)
         if newest is not None:
             self._record(newest)
         planned = plan_tiering(state.buckets, offsets, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)

@@ -48,7 +48,7 @@ def round_(lake):
 
 
 def _foreign_append(lake: IcebergLake, first: int) -> None:
-    table = lake._load()
+    table = lake.place.load()
     table.append(_rows(first).cast(table.schema().as_arrow()))
 
 
@@ -56,9 +56,9 @@ class RacingCatalog:
     """Runs something between the validation and the catalog's own commit, or loses what the catalog answers."""
 
     def __init__(self, lake, *, before=None, after=None, times=1):
-        self._catalog = lake._catalog
+        self._catalog = lake.place.catalog
         self._before, self._after, self._times = before, after, times
-        lake._catalog_opened = self
+        lake.place._catalog_opened = self
 
     def __getattr__(self, name):
         return getattr(self._catalog, name)
@@ -100,7 +100,7 @@ def test_unrelated_commits_are_rebased_on(lake, memory, round_):
 
     def unrelated() -> None:
         _foreign_append(other, 100)
-        with other._load().transaction() as transaction:
+        with other.place.load().transaction() as transaction:
             transaction.set_properties({"x": "1"})
 
     RacingCatalog(lake, before=unrelated, times=3)
@@ -119,10 +119,10 @@ def test_endless_losing_ends(lake, memory, round_):
 @pytest.mark.parametrize("change", ["schema", "spec"])
 def test_a_changed_shape_is_a_conflict(lake, round_, change):
     if change == "schema":
-        with lake._load().update_schema() as update:
+        with lake.place.load().update_schema() as update:
             update.add_column("more", LongType())
     else:
-        with lake._load().update_spec() as update:
+        with lake.place.load().update_spec() as update:
             update.add_identity("name")
     with pytest.raises(CommitConflictError, match="tier again"):
         round_()
@@ -153,6 +153,23 @@ def test_files_must_be_there_when_they_are_committed(lake, memory, damage):
         memory.put(key, data[:-1])
     with pytest.raises(CommitConflictError, match="tier again"):
         lake.commit(files, expected={0: 2}, new=new, context=context)
+
+
+def test_a_commit_that_was_validated_before_a_cleaning_is_validated_again(lake, memory, world, round_, clock):
+    clock.advance(25 * 60 * 60 * 1000)
+    catalog = lake.place.catalog
+    commit_table, calls = catalog.commit_table, []
+
+    def commit_late(table, requirements, updates):
+        if not calls:
+            calls.append(table)
+            assert lake_of(memory, world=world).remove_orphans()
+        return commit_table(table, requirements, updates)
+
+    catalog.commit_table = commit_late
+    with pytest.raises(CommitConflictError, match="this round was planned at"):
+        round_()
+    assert _ids(lake) == [0, 1]
 
 
 # -- outcomes that nobody told ----------------------------------------------------------------------------------------
@@ -195,7 +212,7 @@ def test_an_outcome_that_cannot_be_seen_is_unknown(lake, memory, round_, error):
     with pytest.raises(CommitStateUnknownError, match="run the same tiering again"):
         round_()
     assert before <= {info.key for info in memory.list("lake/")}
-    lake._catalog_opened = None
+    lake.place._catalog_opened = None
     assert round_().offsets == {0: 4}
 
 
@@ -221,14 +238,14 @@ def test_offsets_are_found_below_foreign_snapshots(lake):
     _foreign_append(lake, 100)
     newest = lake.newest()
     assert newest.offsets == {0: 2}
-    assert newest.id == lake._load().metadata.current_snapshot_id
+    assert newest.id == lake.place.load().metadata.current_snapshot_id
 
 
 def test_the_tag_counts_where_an_expiry_cut_the_chain(lake):
     tagged = lake.newest()
     for i in range(3):
         _foreign_append(lake, 100 * i)
-    table = lake._load()
+    table = lake.place.load()
     kept = {table.metadata.current_snapshot_id, tagged.id}
     table.maintenance.expire_snapshots().by_ids(
         [s.snapshot_id for s in table.snapshots() if s.snapshot_id not in kept]
@@ -243,19 +260,19 @@ def test_a_rollback_is_noticed(lake):
     tier(lake, _rows(2))
     context = lake.write_context()
     files, new = write_round(lake, {0: _rows(4)}, {0: 4})
-    lake._load().manage_snapshots().rollback_to_snapshot(first.id).commit()
+    lake.place.load().manage_snapshots().rollback_to_snapshot(first.id).commit()
     with pytest.raises(LakeRolledBackError, match="was rolled back"):
         lake.newest()
     with pytest.raises(LakeRolledBackError):
         lake.commit(files, expected={0: 4}, new=new, context=context)
-    with lake._load().manage_snapshots() as snapshots:
+    with lake.place.load().manage_snapshots() as snapshots:
         snapshots.remove_tag(COMMIT_USER)
     with pytest.raises(LakeRolledBackError, match="the lake went back"):
         lake.commit(files, expected={0: 4}, new=new, context=context)
 
 
 def test_a_foreign_overwrite_keeps_the_offsets(lake):
-    table = lake._load()
+    table = lake.place.load()
     table.overwrite(_rows(50).cast(table.schema().as_arrow()))
     assert lake.newest().offsets == {0: 2}
     with pytest.raises(OffsetsTrimmedError, match="no longer exactly from 0 on"):
@@ -272,7 +289,7 @@ def test_a_foreign_overwrite_keeps_the_offsets(lake):
     ],
 )
 def test_offsets_that_cannot_be_used(lake, text, error):
-    table = lake._load()
+    table = lake.place.load()
     table.append(_rows(9).cast(table.schema().as_arrow()), snapshot_properties={"streamhouse-offsets": text})
     with pytest.raises(error):
         lake.newest()
@@ -284,12 +301,12 @@ def test_offsets_that_cannot_be_used(lake, text, error):
 def test_manifests_and_versions_stay_few(lake):
     for i in range(1, 45):
         tier(lake, _rows(2 * i))
-    metadata = lake._load().metadata
-    manifests = metadata.current_snapshot().manifests(lake._load().io)
+    metadata = lake.place.load().metadata
+    manifests = metadata.current_snapshot().manifests(lake.place.load().io)
     assert len(manifests) < 2 * MANIFESTS_MIN_TO_MERGE
     assert len(metadata.metadata_log) == 20
     assert _ids(lake) == list(range(90))
     summary = metadata.current_snapshot().summary
     assert (summary["total-records"], summary["total-data-files"]) == ("90", "45")
-    entries = [e for m in manifests for e in m.fetch_manifest_entry(lake._load().io)]
+    entries = [e for m in manifests for e in m.fetch_manifest_entry(lake.place.load().io)]
     assert sorted(e.sequence_number for e in entries) == list(range(1, 46))

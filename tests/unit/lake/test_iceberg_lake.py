@@ -63,7 +63,7 @@ def test_nothing_exists_before_it_is_created(store):
 def test_created_as_the_design_says(store):
     lake = lake_of(store, EVENTS, partition_by=["day", "region"], bucket_key="id", num_buckets=4)
     lake.create_or_adopt()
-    metadata = lake._load().metadata
+    metadata = lake.place.load().metadata
     assert metadata.format_version == 2
     assert [f.name for f in metadata.schema().fields] == ["id", "day", "region", "amount"]
     assert [f.required for f in metadata.schema().fields] == [True, False, False, False]
@@ -88,9 +88,9 @@ def test_several_bucket_keys_are_refused(store):
 def test_a_compatible_table_is_adopted_with_its_rows(store):
     lake = lake_of(store)
     lake.create_or_adopt()
-    table = lake._load()
+    table = lake.place.load()
     table.transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
-    lake._load().append(_plain_rows(100, 3).cast(table.schema().as_arrow()))
+    lake.place.load().append(_plain_rows(100, 3).cast(table.schema().as_arrow()))
     with pytest.raises(LakeMismatchError, match="belongs to nobody"):
         lake.newest()
     lake.create_or_adopt()
@@ -170,7 +170,7 @@ def test_null_bucket_keys_go_to_the_null_bucket(store):
     nulls = pc.sum(rows["region"].is_null()).as_py()
     files = lake.metadata_table("files").to_pylist()
     assert sum(f["record_count"] for f in files if f["partition"]["region_bucket"] is None) == nulls
-    assert lake._load().scan(row_filter="region is null").to_arrow().num_rows == nulls
+    assert lake.place.load().scan(row_filter="region is null").to_arrow().num_rows == nulls
 
 
 def test_offsets_commit_user_and_tag_are_in_the_snapshot(store):
@@ -178,7 +178,7 @@ def test_offsets_commit_user_and_tag_are_in_the_snapshot(store):
     first = tier(lake, _plain_rows(0, 5))
     second = tier(lake, _plain_rows(5, 3))
     assert (first.offsets, second.offsets) == ({0: 5}, {0: 8})
-    metadata = lake._load().metadata
+    metadata = lake.place.load().metadata
     summary = metadata.snapshot_by_id(second.id).summary
     assert summary["commit-user"] == COMMIT_USER
     assert summary["streamhouse-offsets"] == f'{{"version":1,"table_uuid":"{TABLE_UUID}","offsets":{{"0":8}}}}'
@@ -299,7 +299,7 @@ def test_earlier_snapshots_by_id_and_by_time(store, clock, world):
 def test_columns_added_renamed_and_dropped_in_the_lake(store):
     lake = lake_of(store)
     tier(lake, _plain_rows(0, 2))
-    with lake._load().update_schema() as update:
+    with lake.place.load().update_schema() as update:
         update.add_column("added", LongType())
         update.rename_column("name", "title")
     schema = TableSchema.of("id bigint, title string, added bigint, unknown int")
@@ -307,7 +307,7 @@ def test_columns_added_renamed_and_dropped_in_the_lake(store):
     assert _read(lake, plan).to_pylist() == [
         {"id": i, "title": f"n{i}", "added": None, "unknown": None} for i in range(2)
     ]
-    with lake._load().update_schema() as update:
+    with lake.place.load().update_schema() as update:
         update.delete_column("title")
         update.add_column("title", StringType())
     assert _read(lake, lake.plan_read(schema=schema))["title"].to_pylist() == [None, None]
@@ -316,7 +316,7 @@ def test_columns_added_renamed_and_dropped_in_the_lake(store):
 def test_only_columns_that_the_file_lacks(store):
     lake = lake_of(store)
     tier(lake, _plain_rows(0, 3))
-    with lake._load().update_schema() as update:
+    with lake.place.load().update_schema() as update:
         update.add_column("added", LongType())
     plan = lake.plan_read(columns=["added"])
     assert _read(lake, plan)["added"].to_pylist() == [None] * 3
@@ -346,7 +346,7 @@ def test_rows_that_another_engine_deleted_by_position_are_gone(store, monkeypatc
     tier(lake, _plain_rows(0, 40))
     plan = lake.plan_read()
     (split,) = plan.splits
-    files = lake._files_at(split.location)
+    files = lake.place.files_at(split.location)
     location = split.location.replace(".parquet", "-deletes.parquet")
     with files.create(location) as sink:
         buffer = pa.BufferOutputStream()
@@ -414,6 +414,6 @@ def test_pyiceberg_prunes_by_bucket_and_partition(store):
     rows = event_rows(80)
     tier(lake, by_bucket(rows, "id", 8))
     wanted = rows["id"][3].as_py()
-    found = lake._load().scan(row_filter=EqualTo("id", wanted))
+    found = lake.place.load().scan(row_filter=EqualTo("id", wanted))
     assert len(list(found.plan_files())) <= 3
     assert found.to_arrow().num_rows == pc.sum(pc.equal(rows["id"], wanted)).as_py()

@@ -82,7 +82,7 @@ def test_a_range_beyond_the_lake_is_refused_before_the_first_row(lake, wanted):
 
 
 def test_a_range_that_another_engine_rewrote_is_refused(lake):
-    table = lake._load()
+    table = lake.place.load()
     table.delete("id = 4")
     with pytest.raises(OffsetsTrimmedError, match="from 3 on"):
         lake.read_offsets(0, OffsetRange(0, 24))
@@ -110,7 +110,7 @@ def test_small_neighbours_become_one_file(lake):
     assert _read(lake) == before
     assert report.snapshot.offsets == {0: 24}
     assert _by_offset(lake, 0, OffsetRange(5, 20))["id"].to_pylist() == list(range(5, 20))
-    summary = lake._load().metadata.current_snapshot().summary
+    summary = lake.place.load().metadata.current_snapshot().summary
     assert summary.operation.value == "replace"
     assert (summary["total-records"], summary["total-data-files"]) == ("24", "1")
     assert lake.compact().files_removed == 0
@@ -142,7 +142,7 @@ def test_large_files_end_a_run(store):
 
 
 def test_files_of_other_engines_are_left_alone(lake):
-    table, mine = lake._load(), _locations(lake)
+    table, mine = lake.place.load(), _locations(lake)
     for _ in range(COMPACT_FILES_MIN):
         table.append(_rows(900).cast(table.schema().as_arrow()))
     foreign = _locations(lake) - mine
@@ -153,7 +153,7 @@ def test_files_of_other_engines_are_left_alone(lake):
 
 
 def test_a_round_that_lands_during_a_compaction_stays(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg as module
+    import streamhouse_spark.lake.iceberg_maintain as module
 
     merge = module.merge_group
 
@@ -169,13 +169,13 @@ def test_a_round_that_lands_during_a_compaction_stays(lake, store, monkeypatch):
 
 
 def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg as module
+    import streamhouse_spark.lake.iceberg_maintain as module
 
     merge = module.merge_group
 
     def merge_late(*args):
         merged = merge(*args)
-        lake_of(store)._load().delete("id = 4")
+        lake_of(store).place.load().delete("id = 4")
         return merged
 
     monkeypatch.setattr(module, "merge_group", merge_late)
@@ -185,7 +185,7 @@ def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
 
 
 def test_two_compactions_at_once_keep_every_row_once(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg as module
+    import streamhouse_spark.lake.iceberg_maintain as module
 
     merge = module.merge_group
 
@@ -217,7 +217,7 @@ def test_expiry_removes_old_snapshots_and_their_files(lake, store, world, clock)
     planned = lake.expire(keep_last=1, keep_ms=0, dry_run=True)
     report = lake.expire(keep_last=1, keep_ms=0)
     assert planned == report
-    metadata = lake._load().metadata
+    metadata = lake.place.load().metadata
     assert len(report.snapshots) == 8
     assert {s.snapshot_id for s in metadata.snapshots} == {r.snapshot_id for r in metadata.refs.values()}
     assert _read(lake) == before
@@ -265,7 +265,7 @@ def test_old_metadata_versions_go_a_day_later(lake, store, clock):
 
 def test_footers_tell_bucket_and_offsets(lake):
     (location, *_) = sorted(_locations(lake))
-    files = lake._files_at(location)
+    files = lake.place.files_at(location)
     found = offset_file(files, location, "0123456789abcdef0123456789abcdef")
     assert (found.bucket, found.runs.range) == (0, OffsetRange(0, 3))
     assert offset_file(files, location, "f" * 32) is None

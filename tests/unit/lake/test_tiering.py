@@ -161,7 +161,7 @@ def test_a_lake_that_went_back_stops_tiering(events):
     first = events.lake.newest()
     events.append(event_rows(10, seed=1))
     _tier(events)
-    table = events.open_lake()._load()
+    table = events.open_lake().place.load()
     table.manage_snapshots().rollback_to_snapshot(first.id).remove_tag("__streamhouse_lake_tiering").commit()
     events.append(event_rows(10, seed=2))
     with pytest.raises(LakeRolledBackError, match="rolled back"):
