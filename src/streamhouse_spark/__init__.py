@@ -22,6 +22,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.spark import TieringService, register, tier
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
@@ -48,9 +49,12 @@ __all__ = [
     "Table",
     "TableExistsError",
     "TableNotFoundError",
+    "TieringService",
     "Transaction",
     "TransactionConflictError",
     "Warehouse",
     "WarehouseNotFoundError",
     "__version__",
+    "register",
+    "tier",
 ]
