@@ -31,6 +31,7 @@ from pyiceberg.exceptions import (
     NoSuchViewError,
     TableAlreadyExistsError,
 )
+from pyiceberg.exceptions import ValidationError as IcebergValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
@@ -42,7 +43,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
 from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage import Storage
@@ -252,9 +253,17 @@ class FileCatalog(MetastoreCatalog):
             if floor == DROPPED or (found is None and start == max(floor, 1)):
                 raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
             if found is not None and floor <= found[0]:
-                number, data = found
-                return _Version(number, TableMetadataUtil.parse_raw(data.decode()))
+                return self._parsed(key, *found)
             start = max(floor, 1)
+
+    def _parsed(self, key: str, number: int, data: bytes) -> _Version:
+        try:
+            return _Version(number, TableMetadataUtil.parse_raw(data.decode()))
+        except (ValueError, IcebergValidationError) as error:
+            raise CorruptDataError(
+                f"{self._storage.url}/{_version_key(key, number)} is not Iceberg table metadata "
+                f"({str(error).splitlines()[0]}); restore it"
+            ) from error
 
     def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:
         """Version ``start`` or its newest successor; None when ``start`` is absent."""

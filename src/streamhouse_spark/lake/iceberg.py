@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
@@ -75,10 +74,10 @@ class IcebergLake:
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def newest(self) -> LakeSnapshot | None:
-        try:
-            metadata = self.place.load().metadata
-        except NoSuchTableError:
+        table = self.place.find()
+        if table is None:
             return None
+        metadata = table.metadata
         self.place.require_owner(metadata)
         found = newest_offsets(metadata, self.place.spec.table_uuid)
         head = metadata.current_snapshot()
@@ -87,12 +86,12 @@ class IcebergLake:
         return LakeSnapshot(head.snapshot_id, dict(found.offsets) if found else {}, head.timestamp_ms)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
-        metadata = self.place.load().metadata
+        metadata = self._metadata_with_snapshots()
         return self._described(metadata, require_snapshot(metadata, snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """The snapshot of a tag or branch. Raises `SnapshotExpiredError` naming those that exist."""
-        metadata = self.place.load().metadata
+        metadata = self._metadata_with_snapshots()
         found = metadata.snapshot_by_name(name)
         if found is None:
             raise SnapshotExpiredError(
@@ -101,7 +100,7 @@ class IcebergLake:
         return self._described(metadata, found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        metadata = self.place.load().metadata
+        metadata = self._metadata_with_snapshots()
         entries = [entry for entry in metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
         if not entries:
             first = min((entry.timestamp_ms for entry in metadata.snapshot_log), default=None)
@@ -111,6 +110,12 @@ class IcebergLake:
             )
         newest = max(entries, key=lambda entry: entry.timestamp_ms)
         return self._described(metadata, require_snapshot(metadata, newest.snapshot_id))
+
+    def _metadata_with_snapshots(self) -> TableMetadata:
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshots; tier it first")
+        return table.metadata
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -142,14 +147,10 @@ class IcebergLake:
         predicates: Sequence[Predicate] = (),
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        try:
-            table = self.place.load()
-        except NoSuchTableError:
-            if snapshot_id is not None:
-                raise SnapshotExpiredError(
-                    f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}"
-                ) from None
+        table = self.place.find() if snapshot_id is None else None
+        if table is None and snapshot_id is None:
             return LakePlan(None, _identity_projection(schema or self.place.spec.schema, columns), ())
+        table = table or self.place.require()
         metadata = table.metadata
         snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
@@ -187,7 +188,7 @@ class IcebergLake:
         return read_offsets(files, found, bucket, wanted, plan.projection)
 
     def metadata_table(self, name: str) -> pa.Table:
-        return metadata_table(self.place.load(), name)
+        return metadata_table(self.place.find(), name, self.place.spec)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         return METADATA_TABLES

@@ -51,9 +51,9 @@ COMPACT_FILES_MIN = 5
 
 def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
-    table = place.load()
-    planned = table.metadata.current_snapshot()
-    if planned is None:
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
     context = write_context(place)
@@ -187,7 +187,9 @@ def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
 
 def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
     """See `LakeTable.expire`."""
-    table = place.load()
+    table = place.find()
+    if table is None:
+        return ExpireReport()
     place.require_owner(table.metadata)
     older_than_ms = place.storage.now_ms() - keep_ms
     doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, older_than_ms=older_than_ms)

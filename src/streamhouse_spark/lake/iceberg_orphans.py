@@ -2,43 +2,29 @@
 
 A slow round could still commit files that look like orphans. So the cleaner first stores, as a property of the lake
 table, a moment that lies the grace back: a commit whose round was planned before that moment is refused by its own
-validation, and a commit that was validated before the property was stored fails because the table moved on. Only then
-are files older than that moment deleted, if no snapshot needs them. **Commit point:** the property's metadata version;
+validation, and one that was validated before the property was stored fails by the requirement that it did not change
+(`iceberg_commit`). Only then are files older than that moment deleted, if no snapshot needs them. **Commit point:** the property's metadata version;
 a crash after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.iceberg_commit import NOT_BEFORE_PROPERTY
+from streamhouse_spark.lake.iceberg_commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg_maintain import files_of
 from streamhouse_spark.storage import Storage
 
-NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Rounds planned before this store time may not commit any more: their files may be gone."""
-PLANNED_KEY = "planned_ms"
-"""Where a write context says when its round was planned, by store time."""
 GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * 60 * 1000
-
-
-def require_not_outdated(metadata: TableMetadata, lake_context: Mapping[str, object]) -> None:
-    """Refuse a round that was planned so long ago that cleaning may have deleted its files."""
-    not_before_ms = int(metadata.properties.get(NOT_BEFORE_PROPERTY, "0"))
-    planned_ms = int(str(lake_context.get(PLANNED_KEY, 0)))
-    if planned_ms < not_before_ms:
-        raise CommitConflictError(
-            f"lake table {metadata.location}: this round was planned at {planned_ms} ms, and files from before "
-            f"{not_before_ms} ms that nothing needed were deleted; plan it again",
-        )
 
 
 def remove_orphans(
@@ -54,7 +40,10 @@ def remove_orphans(
         raise InvalidOptionError(
             f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more",
         )
-    table = load()
+    try:
+        table = load()
+    except NoSuchTableError:
+        return []
     files = StorageFiles(storage)
     if not files.holds(table.location()):
         return []
@@ -83,8 +72,8 @@ def _needed(table: Table, files: StorageFiles) -> set[str]:
 
 
 def _store_not_before(catalog: Catalog, table: Table, not_before_ms: int) -> None:
-    known = int(table.metadata.properties.get(NOT_BEFORE_PROPERTY, "0"))
-    update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(max(known, not_before_ms))})
+    moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
+    update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(moment_ms)})
     try:
         catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:

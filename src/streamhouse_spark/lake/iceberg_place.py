@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.errors import LakeMismatchError, StorageError, StreamhouseError
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
@@ -78,20 +78,15 @@ class IcebergPlace:
         self._catalog_opened: Catalog | None = None
 
     def exists(self) -> bool:
-        try:
-            self.load()
-        except NoSuchTableError:
-            return False
-        return True
+        return self.find() is not None
 
     def create_or_adopt(self) -> None:
         schema = iceberg_schema(self.spec.schema)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
         for _ in range(CREATE_ATTEMPTS_MAX):
-            try:
-                table = self.load()
-            except NoSuchTableError:
+            table = self.find()
+            if table is None:
                 with suppress(NamespaceAlreadyExistsError):
                     self.catalog.create_namespace(self.identifier[:-1])
                 properties = {**TABLE_PROPERTIES, TABLE_UUID_PROPERTY: self.spec.table_uuid, "format-version": "2"}
@@ -125,9 +120,10 @@ class IcebergPlace:
 
     def drop(self, *, purge: bool) -> None:
         """Only if it is this table's: another table's lake at the same place stays."""
-        try:
-            owner = self.load().properties.get(TABLE_UUID_PROPERTY)
-        except NoSuchTableError:
+        table = self.find()
+        if table is not None:
+            owner = table.properties.get(TABLE_UUID_PROPERTY)
+        else:
             owner = self.catalog.dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
         if owner != self.spec.table_uuid:
             return
@@ -174,7 +170,32 @@ class IcebergPlace:
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        return self.catalog.load_table(self.identifier)
+        """The newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
+        try:
+            return self.catalog.load_table(self.identifier)
+        except (NoSuchTableError, StreamhouseError):
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"the Iceberg catalog of {self.spec.path} failed while loading {'.'.join(self.identifier)} "
+                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); try again later"
+            ) from error
+
+    def find(self) -> Table | None:
+        """`load`, or None where there is no lake table (yet)."""
+        try:
+            return self.load()
+        except NoSuchTableError:
+            return None
+
+    def require(self) -> Table:
+        """`load`, where the table has to be. Raises `LakeMismatchError`."""
+        table = self.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"{self.spec.path} has no lake table at {self.spec.location}: it was dropped, or not tiered yet; tier it"
+            )
+        return table
 
     def files_at(self, location: str) -> FileAccess:
         return lake_files(self.storage, self.settings, location)

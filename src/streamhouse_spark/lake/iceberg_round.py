@@ -17,7 +17,7 @@ from streamhouse_spark.lake.parallel import in_parallel
 
 
 def write_context(place: IcebergPlace) -> WriteContext:
-    table = place.load()
+    table = place.require()
     place.require_owner(table.metadata)
     data = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}

@@ -415,6 +415,7 @@ def _writer_options(properties: Mapping[str, str]) -> dict[str, Any]:
         "compression_level": int(level) if level else None,
         "store_schema": False,
         "store_decimal_as_integer": True,
+        "write_page_checksum": True,
     }
 
 
