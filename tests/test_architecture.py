@@ -6,10 +6,13 @@ import ast
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from importlinter.cli import lint_imports
+
+import streamhouse_spark
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
@@ -76,6 +79,18 @@ HEAVY = [
     "pandas",
     "polars",
 ]
+
+
+PUBLIC = {
+    "Warehouse", "Table", "TieringService", "tier", "register",
+    "BucketOffsets", "OffsetRange", "Transaction",
+    "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
+    "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
+    "TransactionConflictError", "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
+    "LakeMismatchError", "CorruptDataError", "FormatVersionError", "MissingExtraError", "StorageError",
+    "__version__",
+}  # fmt: skip
+"""What users may import. A name that goes breaks them; a name that comes is a promise."""
 
 
 def relative(path: Path) -> str:
@@ -195,3 +210,13 @@ def test_init_modules_hold_no_logic(trees):
         if name.endswith("__init__.py") and not name.startswith(".."):
             logic = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
             assert all(getattr(node, "name", "") == "__getattr__" for node in logic), name
+
+
+def test_the_public_names_are_these():
+    assert set(streamhouse_spark.__all__) == PUBLIC
+    assert list(streamhouse_spark.__all__) == sorted(streamhouse_spark.__all__)
+    assert all(hasattr(streamhouse_spark, name) for name in PUBLIC)
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert metadata.version("streamhouse-spark") == streamhouse_spark.__version__
