@@ -1,0 +1,175 @@
+"""Writes ``v1/``: a small warehouse that holds every kind of file and action of format version 1.
+
+Run once, with ``python -m golden.make`` in ``tests``. What it wrote is what users have on their disks: it is read by
+`unit/test_golden.py` for ever and never written again. A format version 2 gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.log import record as record_module
+from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim
+from streamhouse_spark.log.checkpoint import write_floor
+from streamhouse_spark.log.cleaning import clean
+from streamhouse_spark.log.scan import plan_range
+from streamhouse_spark.log.staging import Routing, Stager
+from streamhouse_spark.log.state import state_to_json
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+FOLDER = Path(__file__).parent / "v1"
+HOUR_MS = 3600 * 1000
+DDL = """
+    id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
+    money DECIMAL(38,10), name STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, list ARRAY<INT>,
+    tags MAP<STRING,BIGINT>, nested STRUCT<x:INT,y:ARRAY<STRING>>
+"""
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    """Every type, with nulls, with what JSON and text find hard."""
+    out: list[dict[str, Any]] = []
+    for i in range(first, first + count):
+        moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6 + i)
+        full = {
+            "yes": i % 2 == 0, "i8": -i, "i16": i * 300, "i32": -i * 100_000, "f32": i / 2, "f64": i * 1e300,
+            "money": decimal.Decimal(f"{i}{'9' * 26}.{i:010d}"), "name": f"nämé \n {i}", "raw": bytes([0, 255, i]),
+            "day": moment.date() + dt.timedelta(days=i), "at": moment.replace(tzinfo=dt.UTC), "local": moment,
+            "list": [i, None], "tags": [("k", i), ("", None)], "nested": {"x": i, "y": ["a", None]},
+        }  # fmt: skip
+        out.append({"id": i, **(full if i % 3 else {})})
+    return out
+
+
+def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
+    """Append rows as an object, few as they are."""
+    routing = Routing(table.num_buckets, (table.properties.bucket_key or (None,))[0])
+    shape, uuid = table.segment_shape(), table.uuid
+    stager = Stager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
+    table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
+
+
+def build() -> MemoryStorage:
+    clock = SimClock()
+    world = sim_world(1, clock)
+    store = MemoryStorage(world, "golden")
+    wh = Warehouse("golden", storage=store, world=world)
+    _orders(wh, store, clock)
+    _small_tables(wh, clock)
+    return store
+
+
+def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
+    table = wh.create_table(
+        "sales.orders",
+        " ".join(DDL.split()),
+        partition_by=["day", "yes"],
+        buckets=2,
+        properties={"bucket.key": "id", "table.statistics.columns": "*", "table.log.ttl": "1h", "comment": "schön"},
+    )
+
+    def commit(*actions: Any) -> None:
+        table.log.commit(lambda *_: actions)
+
+    table.append(rows(0, 4), transaction=Transaction("job-ü", 3, "query-1"))
+    clock.advance(1000)
+    table.append(rows(4, 3), transaction=Transaction("no-owner", 0))
+    table.merge_inline()
+    table.alter_properties({"table.log.arrow.compression.type": "zstd"}, ["comment"])
+    as_object(table, rows(7, 3))
+    table.alter_properties({"table.log.arrow.compression.type": "none"})
+    clock.advance(1000)
+    as_object(table, rows(10, 4))
+    commit(LakePair(2**62, {0: 2, 1: 3}, clock.now_ms()))
+    commit(LakePair(2**62 + 1, {bucket: log.segments[0].end_offset for bucket, log in table.state.buckets.items()}))
+    table.move_consumer("reader", {0: 1, 1: 2})
+    table.move_consumer("gone", {0: 0})
+    table.move_consumer("gone", None)
+    table.log.checkpoint(table.refresh())
+    write_floor(store, table.uuid, 1, 3)
+    commit(Trim({0: table.state.buckets[0].segments[0].end_offset}))
+    columns = table.state.schema.columns
+    commit(SetSchema(2, TableSchema((*columns, Column(len(columns) + 1, "later", pa.int64(), comment="added")))))
+    store.put(segment_key(table.uuid, "f" * 32), b"an orphan")
+    clock.advance(25 * HOUR_MS)
+    clean(table.log, store)
+    clock.advance(25 * HOUR_MS)
+    clean(table.log, store)
+    table.forget_transactions("no-owner")
+    table.append([{**row, "later": 7} for row in rows(14, 2)])
+
+
+def _small_tables(wh: Warehouse, clock: SimClock) -> None:
+    wh.create_table("sales.dropped", "a INT")
+    wh.drop_table("sales.dropped")
+    wh.create_table("sales.dropped", "b STRING").append([{"b": "second life"}])
+    wh.create_database("empty")
+    wide = wh.create_table("manifested", "a INT, b STRING")
+    with mock.patch.object(record_module, "RECORD_BYTES_MAX", 600):
+        wide.append([{"a": i, "b": "x" * 20} for i in range(10)])
+        as_object(wide, [{"a": i, "b": "y" * 20} for i in range(10)])
+    clock.advance(1000)
+
+
+def shown(value: Any) -> Any:
+    """A value as `expected.json` has it."""
+    match value:
+        case dt.date() | dt.datetime():
+            return value.isoformat()
+        case decimal.Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case dict():
+            return {k: shown(v) for k, v in value.items()}
+        case list() | tuple():
+            return [shown(v) for v in value]
+        case _:
+            return value
+
+
+def expected(wh: Warehouse) -> dict[str, Any]:
+    """What a reader sees, without the lake, which a golden warehouse does not have."""
+    tables = {}
+    for name in wh.tables():
+        table = wh.table(name)
+        state = table.state
+        tables[name] = {
+            "ddl": state.schema.ddl(),
+            "changelog": shown(wh.view(f"{name}$changelog").to_arrow().to_pylist()),
+            "commits": [row["actions"] for row in table.inspect.commits().to_pylist()],
+            "state": state_to_json(state, Payload()),
+            "splits": [plan_range(state, b, log.offsets).to_json() for b, log in state.buckets.items()],
+        }
+    return {"databases": wh.databases(), "tables": tables}
+
+
+def main() -> None:
+    if FOLDER.exists():
+        sys.exit(f"{FOLDER} exists: golden files are written once; a new format version gets a new folder")
+    store = build()
+    for info in store.list(""):
+        path = FOLDER / "warehouse" / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.read(info.key))
+    wh = Warehouse("golden", storage=store, world=sim_world(2))
+    text = json.dumps(expected(wh), indent=1, ensure_ascii=False)
+    (FOLDER / "expected.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
