@@ -36,7 +36,7 @@ _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _NUMBER = re.compile(r"(\d{20})(?:\.json)?\Z")
 
 
-def parse_database(text: str) -> str:
+def parse_database(text: object) -> str:
     """A checked database name in lower case. Raises `InvalidNameError`."""
     name = _checked_name(text, "database")
     if name in RESERVED_DATABASES:
@@ -44,7 +44,7 @@ def parse_database(text: str) -> str:
     return name
 
 
-def parse_table_name(text: str) -> TableName:
+def parse_table_name(text: object) -> TableName:
     """``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
     if not isinstance(text, str) or not text:
         raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {text!r}")
@@ -61,7 +61,7 @@ def parse_table_name(text: str) -> TableName:
     return TableName(path, suffix.lower() if dollar else None)
 
 
-def _checked_name(text: str, what: str) -> str:
+def _checked_name(text: object, what: str) -> str:
     name = text.lower() if isinstance(text, str) else ""
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(

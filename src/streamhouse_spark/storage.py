@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
-Names = list[str]  # inside the classes, `list` is a method
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,10 @@ class ObjectInfo:
     size_bytes: int
     modified_ms: int
     """When the object was stored, by the store's own clock."""
+
+
+Names = list[str]  # inside the classes below, `list` is a method
+Objects = list[ObjectInfo]
 
 
 class Sink(Protocol):

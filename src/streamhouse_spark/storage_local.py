@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from streamhouse_spark.storage import Bytes, ObjectInfo
+from streamhouse_spark.storage import Bytes, Names, ObjectInfo, Objects
 
 _TEMPORARY = ".tmp-"
 _HINT_WAIT_MS_MAX = 50
@@ -122,11 +122,11 @@ class LocalStorage:
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [info for info in self._walk(prefix) if not _is_temporary(info.key)]
 
-    def list_temporary(self, prefix: str) -> list[ObjectInfo]:
+    def list_temporary(self, prefix: str) -> Objects:
         """The temporary files that crashed writers left behind."""
         return [info for info in self._walk(prefix) if _is_temporary(info.key)]
 
-    def list_names(self, prefix: str) -> list[str]:
+    def list_names(self, prefix: str) -> Names:
         try:
             with os.scandir(self._path(prefix.rstrip("/"))) as entries:
                 return sorted(e.name for e in entries if not e.name.startswith("."))

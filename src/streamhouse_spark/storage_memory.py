@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
-from streamhouse_spark.storage import Bytes, ObjectInfo
+from streamhouse_spark.storage import Bytes, Names, ObjectInfo
 
 
 class MemoryStorage:
@@ -61,7 +61,7 @@ class MemoryStorage:
         with self._lock:
             return [ObjectInfo(k, len(d), ms) for k, (d, ms) in self._objects.items() if k.startswith(prefix)]
 
-    def list_names(self, prefix: str) -> list[str]:
+    def list_names(self, prefix: str) -> Names:
         with self._lock:
             return sorted({k[len(prefix) :].split("/", 1)[0] for k in self._objects if k.startswith(prefix)})
 

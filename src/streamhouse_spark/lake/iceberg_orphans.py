@@ -3,8 +3,8 @@
 A slow round could still commit files that look like orphans. So the cleaner first stores, as a property of the lake
 table, a moment that lies the grace back: a commit whose round was planned before that moment is refused by its own
 validation, and one that was validated before the property was stored fails by the requirement that it did not change
-(`iceberg_commit`). Only then are files older than that moment deleted, if no snapshot needs them. **Commit point:** the property's metadata version;
-a crash after it leaves fewer orphans for the next run.
+(`iceberg_commit`). Only then are files older than that moment deleted, if no snapshot needs them. **Commit point:** the
+property's metadata version; a crash after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
