@@ -38,9 +38,9 @@ class SegmentShape:
     codec: Codec = "none"
 
 
-def stage_inline(rows: pa.Table | pa.RecordBatch, bucket: int, shape: SegmentShape) -> StagedSegment:
+def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
     """Rows as one record batch message without schema, to travel in the commit record."""
-    batch = one_batch(rows) if isinstance(rows, pa.Table) else rows
+    batch = one_batch(rows)
     data = batch.serialize().to_pybytes()
     return StagedSegment(_described(batch, bucket, shape, len(data)), data)
 

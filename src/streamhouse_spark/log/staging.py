@@ -6,9 +6,10 @@ that names all of them. What is staged and never committed is an orphan, removed
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,14 @@ from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, one_batch, stage_inline, stage_object
+from streamhouse_spark.log.segment_writer import (
+    BATCH_ROWS_MAX,
+    SegmentShape,
+    StagedSegment,
+    one_batch,
+    stage_inline,
+    stage_object,
+)
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
@@ -28,7 +36,8 @@ from streamhouse_spark.storage import Storage
 INLINE_BYTES_MAX = 192 << 10
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
-Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+PARALLEL_BYTES_MIN = 32 << 20
+WRITERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,7 @@ class Stager:
         """Stage all rows; durable when this returns, visible when committed."""
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
-            batch = one_batch(rows)  # a batch is cut and taken from much faster than a table
-            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(batch)]
+            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
             if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
                 staged = self._as_objects(rows)
         else:
@@ -88,13 +96,24 @@ class Stager:
         return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
-        return [
-            stage_object(self._storage, self._table_uuid, self._world.ids.new_uuid(), part, bucket, self._shape)
-            for piece in _pieces(rows)
-            for bucket, part in self._routed(piece)
-        ]
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
+        if rows.nbytes < PARALLEL_BYTES_MIN:
+            return [self._as_object(part, bucket, self._world.ids.new_uuid()) for bucket, part in parts]
+        # While one segment waits for the store, the next is cut and written; never more than that is in memory.
+        staged: list[StagedSegment] = []
+        waiting: deque[Future[StagedSegment]] = deque()
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
+            for bucket, part in parts:
+                if len(waiting) == WRITERS:
+                    staged.append(waiting.popleft().result())
+                waiting.append(pool.submit(self._as_object, part, bucket, self._world.ids.new_uuid()))
+            staged.extend(future.result() for future in waiting)
+        return staged
 
-    def _routed(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+    def _as_object(self, rows: pa.Table, bucket: int, segment_uuid: str) -> StagedSegment:
+        return stage_object(self._storage, self._table_uuid, segment_uuid, rows, bucket, self._shape)
+
+    def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows of each bucket, in their order."""
         routing = self._routing
         if routing.num_buckets == 1:
@@ -103,14 +122,23 @@ class Stager:
             self._sticky = (self._sticky + 1) % routing.num_buckets
             yield self._sticky, rows
         else:
-            buckets = iceberg_buckets(rows.column(routing.bucket_key), routing.num_buckets)
-            order = np.argsort(buckets, kind="stable")
-            sorted_rows = rows.take(pa.array(order))
-            bounds = np.searchsorted(buckets[order], np.arange(routing.num_buckets + 1))
-            for bucket in range(routing.num_buckets):
-                start, end = int(bounds[bucket]), int(bounds[bucket + 1])
-                if end > start:
-                    yield bucket, sorted_rows.slice(start, end - start)
+            parts: dict[int, list[pa.RecordBatch]] = {}
+            step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
+            for start in range(0, rows.num_rows, step_rows):
+                batch = one_batch(rows.slice(start, step_rows))
+                for bucket, part in _by_bucket(batch, routing.bucket_key, routing.num_buckets):
+                    parts.setdefault(bucket, []).append(part)
+            yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
+
+
+def _by_bucket(batch: pa.RecordBatch, key: str, num_buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    buckets = iceberg_buckets(batch.column(key), num_buckets).astype(np.uint16)  # 16 bits are sorted by radix
+    ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
+    start = 0
+    for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):
+        if end > start:
+            yield bucket, ordered.slice(start, end - start)
+        start = end
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:

@@ -20,7 +20,8 @@ MANIFEST_UUID = "f" * 32
 @pytest.mark.parametrize("repeated", [1, 2000], ids=["in the record", "in a manifest"])
 def test_the_stored_form_is_what_reading_gives(repeated):
     storage = MemoryStorage()
-    rows = pa.table({"id": np.arange(100), "day": pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32()), "name": ["x"] * 100})
+    days = pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32())
+    rows = pa.table({"id": np.arange(100), "day": days, "name": ["x"] * 100})
     shape = SegmentShape(1, ("name",), ("id", "day", "name"))
     inline = Stager(storage, UUID, shape, Routing(4, "id"), World()).stage(rows)
     objects = Stager(storage, UUID, shape, Routing(4, "id"), World(), inline_bytes_max=0).stage(rows)
