@@ -45,6 +45,7 @@ from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_of
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_memory import MemoryStorage
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
@@ -147,10 +148,11 @@ class IcebergLake:
         predicates: Sequence[Predicate] = (),
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        table = self.place.find() if snapshot_id is None else None
+        table = self.place.find()
         if table is None and snapshot_id is None:
             return LakePlan(None, _identity_projection(schema or self.place.spec.schema, columns), ())
-        table = table or self.place.require()
+        if table is None:
+            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
         metadata = table.metadata
         snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
@@ -188,7 +190,12 @@ class IcebergLake:
         return read_offsets(files, found, bucket, wanted, plan.projection)
 
     def metadata_table(self, name: str) -> pa.Table:
-        return metadata_table(self.place.find(), name, self.place.spec)
+        table = self.place.find()
+        if table is not None:
+            return metadata_table(table, name)
+        made = IcebergPlace(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made.create_or_adopt()
+        return metadata_table(made.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         return METADATA_TABLES

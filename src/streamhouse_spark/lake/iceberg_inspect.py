@@ -13,6 +13,7 @@ from pyiceberg.table.inspect import InspectTable
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.lake.iceberg_io import lake_metadata
 from streamhouse_spark.schema import canonical_type
 
 METADATA_TABLES: Final = (
@@ -42,7 +43,8 @@ def metadata_table(table: Table, name: str) -> pa.Table:
             f"no metadata table '{name}' on an Iceberg table; {hint}There are {', '.join(METADATA_TABLES)}"
         )
     read = getattr(_Inspect(table), name)
-    return _for_spark(read())
+    with lake_metadata(table.location()):
+        return _for_spark(read())
 
 
 class _Inspect(InspectTable):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -12,12 +13,32 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
+AVRO_SYNC_BYTES = 16
+_DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
+"""What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
+
+
+@contextmanager
+def lake_metadata(location: str) -> Iterator[None]:
+    """Around reading manifests: what pyiceberg raises on damaged or vanished ones becomes an error to act on."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
+            f"again ({error})"
+        ) from error
+    except _DAMAGE as error:
+        raise CorruptDataError(
+            f"lake table {location}: a manifest cannot be read ({type(error).__name__}: {error}); restore it, or roll "
+            "the table back to an older snapshot"
+        ) from error
 
 
 class StorageFileIO(FileIO):
@@ -63,12 +84,48 @@ class _StorageInput(InputFile):
 
     def open(self, seekable: bool = True) -> InputStream:
         try:
-            return RangeReader(self._files.storage, self._key) if seekable else io.BytesIO(self._whole())
+            if self._key.endswith(".avro"):
+                return io.BytesIO(_whole_avro(self._files.storage.read(self._key), self.location))
+            return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:
             raise FileNotFoundError(str(error)) from error
 
-    def _whole(self) -> bytes:
-        return self._files.storage.read(self._key)
+
+def _whole_avro(data: bytes, location: str) -> bytes:
+    """The bytes, if they end where an Avro block does: pyiceberg would read a cut manifest as one with fewer files."""
+    marker = data[_avro_header_end(data) - AVRO_SYNC_BYTES :][:AVRO_SYNC_BYTES]
+    if len(marker) != AVRO_SYNC_BYTES or not data.endswith(marker):
+        raise CorruptDataError(f"lake file {location} is cut off after {len(data)} bytes; restore it")
+    return data
+
+
+def _avro_header_end(data: bytes) -> int:
+    """Where the header ends: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if that is cut."""
+    position = 4
+    while True:
+        count, position = _avro_long(data, position)
+        if count < 0:  # the block's size follows
+            _, position = _avro_long(data, position)
+        if count == 0 or position >= len(data):
+            return position + AVRO_SYNC_BYTES
+        for _ in range(2 * abs(count)):
+            size_bytes, position = _avro_long(data, position)
+            position += max(size_bytes, 0)
+            if position >= len(data):
+                return position + AVRO_SYNC_BYTES
+
+
+def _avro_long(data: bytes, position: int) -> tuple[int, int]:
+    """A variable-length zigzag integer and the position behind it; 0 where the data ends."""
+    value = shift = 0
+    while position < len(data):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+    return 0, position
 
 
 class _StorageOutput(OutputFile):

@@ -28,6 +28,7 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg_io import lake_metadata
 from streamhouse_spark.lake.iceberg_offsets import (
     OFFSETS_PROPERTY,
     TABLE_UUID_PROPERTY,
@@ -58,7 +59,8 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     place.require_owner(table.metadata)
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
-    groups = plan_compaction(table, planned, files, place.spec.table_uuid, place.spec.target_file_bytes)
+    with lake_metadata(table.location()):
+        groups = plan_compaction(table, planned, files, place.spec.table_uuid, place.spec.target_file_bytes)
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
@@ -245,15 +247,14 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
 def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     """Every file that the snapshots need: manifest lists, manifests, data and delete files; in no special order."""
     needed: dict[str, None] = {}
-    seen: set[str] = set()
-    for snapshot in snapshots:
-        needed[snapshot.manifest_list] = None
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in seen:
-                continue
-            seen.add(manifest.manifest_path)
-            needed[manifest.manifest_path] = None
-            needed.update((e.data_file.file_path, None) for e in manifest.fetch_manifest_entry(table.io))
+    with lake_metadata(table.location()):
+        for snapshot in snapshots:
+            needed[snapshot.manifest_list] = None
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path in needed:
+                    continue
+                needed[manifest.manifest_path] = None
+                needed.update((e.data_file.file_path, None) for e in manifest.fetch_manifest_entry(table.io))
     return needed
 
 

@@ -193,7 +193,7 @@ class IcebergPlace:
         table = self.find()
         if table is None:
             raise LakeMismatchError(
-                f"{self.spec.path} has no lake table at {self.spec.location}: it was dropped, or not tiered yet; tier it"
+                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
             )
         return table
 

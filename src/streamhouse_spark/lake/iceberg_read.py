@@ -28,6 +28,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
+from streamhouse_spark.lake.iceberg_io import lake_metadata
 from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -86,20 +87,16 @@ def plan_splits(table: Table, snapshot_id: int | None, row_filter: BooleanExpres
     Large files are cut into parts of whole row groups.
     """
     scan = table.scan(row_filter=row_filter, case_sensitive=False, snapshot_id=snapshot_id)
-    try:
-        tasks = list(scan.plan_files())
-    except FileNotFoundError as error:
-        raise SnapshotExpiredError(
-            f"lake table {table.location()}: files of the snapshot ({snapshot_id or 'the newest'}) are gone, it was "
-            f"expired while it was read; run the query again ({error})"
-        ) from error
-    except ValueError as error:
-        if "equality deletes" not in str(error):
-            raise
-        raise LakeMismatchError(
-            f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
-            "compact the table with the engine that wrote them"
-        ) from error
+    with lake_metadata(table.location()):
+        try:
+            tasks = list(scan.plan_files())
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise
+            raise LakeMismatchError(
+                f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
+                "compact the table with the engine that wrote them"
+            ) from error
     return [split for task in tasks for split in _splits(task, table.location())]
 
 

@@ -23,6 +23,8 @@ BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
+_DAMAGE = (pa.ArrowException, ValueError, OSError)
+"""What Arrow raises on bytes that are not the Parquet they should be."""
 
 
 def read_split(
@@ -61,7 +63,7 @@ def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, 
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         try:
             table = file.read_row_groups(list(groups), columns=columns.names, use_threads=True)
-        except (pa.ArrowInvalid, OSError) as error:
+        except _DAMAGE as error:
             raise _damaged(split.location, error) from error
         rows = columns.project_table(table)
     return rows if filter is None else rows.filter(filter)
@@ -121,14 +123,14 @@ def _opened(files: FileAccess, location: str, *, verified: bool = True) -> pq.Pa
         raise SnapshotExpiredError(
             f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again"
         ) from error
-    except pa.ArrowInvalid as error:
+    except _DAMAGE as error:
         raise _damaged(location, error) from error
 
 
 def _batches(file: pq.ParquetFile, location: str, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
     try:
         yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
+    except _DAMAGE as error:
         raise _damaged(location, error) from error
 
 

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.types import LongType, StringType
 
 from interop.lake_cases import (
@@ -34,6 +35,7 @@ from streamhouse_spark.lake.base import COMMIT_USER, LakeFile, LakePlan, LakePro
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage_local import LocalStorage
 
 
 def _plain_rows(first: int, num_rows: int) -> pa.Table:
@@ -55,9 +57,22 @@ def test_nothing_exists_before_it_is_created(store):
     plan = lake.plan_read(columns=["name"])
     assert plan.snapshot is None
     assert _read(lake, plan).schema.names == ["name"]
-    with pytest.raises(SnapshotExpiredError):
-        lake.plan_read(snapshot_id=7)
+    for use in (
+        lambda: lake.plan_read(snapshot_id=7),
+        lambda: lake.snapshot(7),
+        lambda: lake.snapshot_by_name("main"),
+        lambda: lake.snapshot_as_of(0),
+    ):
+        with pytest.raises(SnapshotExpiredError, match="no lake table yet"):
+            use()
+    with pytest.raises(LakeMismatchError, match="has no lake table"):
+        lake.write_context()
+    for name in lake.metadata_table_names():
+        assert lake.metadata_table(name).num_rows == 0
+    assert (lake.compact().rows, lake.expire(keep_last=1, keep_ms=0).snapshots) == (0, ())
+    assert lake.remove_orphans() == []
     lake.drop(purge=True)
+    assert not store.list("lake/")
 
 
 def test_created_as_the_design_says(store):
@@ -371,15 +386,40 @@ def test_a_read_of_files_that_were_expired_says_so(store):
         lake.to_arrow(plan)
 
 
-def test_damaged_files_are_errors(memory):
-    lake = lake_of(memory)
-    tier(lake, _plain_rows(0, 200))
-    plan = lake.plan_read()
-    (key,) = [info.key for info in memory.list("lake/") if info.key.endswith(".parquet")]
-    whole = memory.read(key)
-    memory.put(key, whole[:-10])
-    with pytest.raises(CorruptDataError):
-        lake.to_arrow(plan)
+@pytest.mark.parametrize("kind", ["/metadata/v", "/metadata/snap-", "-m0.avro", ".parquet"])
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_damaged_files_are_errors(tmp_path, kind, damage):
+    store = LocalStorage(str(tmp_path), fsync=False)
+    lake = lake_of(store)
+    rows = _plain_rows(0, 200)
+    tier(lake, rows)
+    (*_, key) = sorted(info.key for info in store.list("lake/") if kind in info.key)
+    whole = store.read(key)
+    for at in range(3, len(whole) - 4, max(1, len(whole) // 60)):
+        flipped = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        store.put(key, whole[:at] if damage == "cut" else flipped)
+        clear_manifest_cache()
+        try:
+            plan = lake.plan_read()
+            read = [b for split in plan.splits for b in lake.read_split(split, plan.projection)]
+        except (CorruptDataError, SnapshotExpiredError, LakeMismatchError):
+            continue
+        assert damage == "flipped"
+        if kind == ".parquet":
+            assert pa.Table.from_batches(read).equals(rows)
+
+
+def test_a_lake_of_another_table_is_never_dropped(store):
+    lake = lake_of(store)
+    tier(lake, _plain_rows(0, 3))
+    for purge in (False, True):
+        lake_of(store, table_uuid="f" * 32).drop(purge=purge)
+    assert _read(lake).num_rows == 3
+    lake.drop(purge=False)
+    lake_of(store, table_uuid="f" * 32).drop(purge=True)
+    assert len(store.list("lake/")) > 1
+    lake.drop(purge=True)
+    assert len(store.list("lake/")) == 1
 
 
 def test_metadata_tables(store):
