@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
-from streamhouse_spark.log.cleaning import CleanReport, clean
+from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import trim
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class MaintainReport:
 
 def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
     """See `Table.maintain`."""
+    check_grace(grace_ms)
     lake = table.open_lake() if table.refresh().lake is not None and table.properties.datalake_enabled else None
     if lake is not None and not dry_run:
         _require_kept(table, lake)

@@ -62,7 +62,8 @@ def parse_table_name(text: object) -> TableName:
 
 
 def _checked_name(text: object, what: str) -> str:
-    name = text.lower() if isinstance(text, str) else ""
+    # Some letters beyond ASCII have a lower case within it.
+    name = text.lower() if isinstance(text, str) and text.isascii() else ""
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
             f"{what} name {_shown(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "

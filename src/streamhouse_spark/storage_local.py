@@ -187,6 +187,8 @@ class LocalStorage:
             except ObjectExistsError:
                 return
             raise StorageError(f"{self.url}: this file system lets link(2) replace a file; use another one")
+        except FileExistsError as error:
+            raise StorageError(f"{self.url} is a file and not a directory; choose another path") from error
         except OSError as error:
             raise self._translated(error, "", "write") from error
         finally:
@@ -261,12 +263,12 @@ class LocalStorage:
                 yield ObjectInfo(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
     def _translated(self, error: OSError, key: str, doing: str) -> StorageError:
-        where = f"{self.url}/{key}"
+        where = f"{self.url}/{key}" if key else self.url
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and doing == "read":
             return ObjectNotFoundError(f"{where} does not exist")
         if error.errno == errno.EEXIST:
             return ObjectExistsError(f"{where} exists")
-        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again")
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again").format(doing=doing)
         return StorageError(f"cannot {doing} {where}: {os.strerror(error.errno or 0)}; {remedy}")
 
 
@@ -274,8 +276,10 @@ _REMEDIES = {
     errno.ENOSPC: "the disk is full (or out of inodes): free space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free space, then run the same command again",
     errno.EROFS: "the file system is read-only: remount it writable or choose another warehouse",
-    errno.EACCES: "permission denied: run as the warehouse's owner or grant this user write access",
+    errno.EACCES: "permission denied: run as the warehouse's owner or grant this user {doing} access",
     errno.EPERM: "not permitted here: run as the warehouse's owner or use a file system that supports hard links",
+    errno.ENOTDIR: "a file lies where a directory should be: choose another path",
+    errno.ENAMETOOLONG: "choose a shorter path",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }
 

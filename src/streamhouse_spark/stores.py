@@ -42,6 +42,8 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
     settings = settings or {}
     if not location:
         raise InvalidOptionError(f"the warehouse location is empty: expected {_SUPPORTED}")
+    if "\0" in location:
+        raise InvalidOptionError(f"warehouse location {location!r} holds a NUL character: expected {_SUPPORTED}")
     match = _SCHEME.match(location)
     if match is None:
         return _local(str(Path(location).expanduser()), settings)

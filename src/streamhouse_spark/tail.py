@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def follow(
@@ -86,19 +88,28 @@ def _new_batches(
 
 
 def start_offsets(state: TableState, start: Any) -> dict[int, int]:
-    """Bucket → first offset to read. Raises `InvalidOptionError`."""
+    """Bucket → first offset to read; buckets that a mapping leaves out start where their log does.
+
+    Raises `InvalidOptionError`.
+    """
     match start:
         case "latest":
             return state.ends
         case "earliest":
             return {bucket: log.start for bucket, log in state.buckets.items()}
         case dt.datetime() if start.tzinfo is not None:
-            timestamp_ms = int(start.timestamp() * 1000)
+            timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up: not before the start
             return {bucket: offset_at(log, timestamp_ms) for bucket, log in state.buckets.items()}
         case Mapping():
-            unknown = sorted(set(start) - set(state.buckets))
+            unknown = [bucket for bucket in start if bucket not in state.buckets]
             if unknown:
-                raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown}")
+                raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown!r}")
+            for bucket, offset in start.items():
+                end = state.buckets[bucket].end
+                if not isinstance(offset, Integral) or not 0 <= offset <= end:
+                    raise InvalidOptionError(
+                        f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}",
+                    )
             return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
     raise InvalidOptionError(
         f"start {start!r}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",

@@ -54,15 +54,20 @@ class CleanReport:
     floor: int | None = None
 
 
+def check_grace(grace_ms: int) -> None:
+    """Raises `InvalidOptionError` for a grace that could not protect writers and readers under way."""
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
+        )
+
+
 def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
     """Delete what is condemned long enough, then condemn what is newly unneeded.
 
     Raises `InvalidOptionError` for a grace below ten minutes, which could not protect writers and readers under way.
     """
-    if grace_ms < GRACE_MS_MIN:
-        raise InvalidOptionError(
-            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
-        )
+    check_grace(grace_ms)
     report = CleanReport(dry_run)
     state = log.refresh()
     now_ms = storage.now_ms()

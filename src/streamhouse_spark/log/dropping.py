@@ -15,7 +15,7 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, TableNotFoundError
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
-from streamhouse_spark.log.cleaning import CleanReport
+from streamhouse_spark.log.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.names import resolve
 from streamhouse_spark.log.record import read_record
@@ -31,6 +31,7 @@ def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
     """Take every table that is dropped or was never named one step further. ``deleted`` lists files."""
+    check_grace(grace_ms)
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
         index, tombstone_ms = _tombstone(storage, uuid)
