@@ -8,6 +8,7 @@ is memory-mapped and uncompressed columns are handed out without copying; elsewh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -258,12 +259,14 @@ class _FetchedSegment:
         file = pa.PythonFile(fetched, mode="r")
         _verify_footer(self._where, fetched.fetch, self._segment.size_bytes)
         options = pa.ipc.IpcReadOptions()
-        schema = pa.ipc.open_file(file).schema
-        if columns is not None:
-            options.included_fields = [schema.get_field_index(c) for c in columns]
-        reader = pa.ipc.open_file(file, options=options)
+        with fetched.own_errors():
+            schema = pa.ipc.open_file(file).schema
+            if columns is not None:
+                options.included_fields = [schema.get_field_index(c) for c in columns]
+            reader = pa.ipc.open_file(file, options=options)
         for position in positions:
-            batch = reader.get_batch(position)
+            with fetched.own_errors():
+                batch = reader.get_batch(position)
             yield batch if columns is None else batch.select(list(columns))
 
 
@@ -279,6 +282,17 @@ class _FetchedFile:
         self._blocks = blocks
         self._runs: list[tuple[int, memoryview]] = []
         self._position = 0
+        self._failure: BaseException | None = None
+
+    @contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """Arrow turns an error of its file into an `OSError` of its own: raise what really happened."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            if self._failure is not None:
+                raise self._failure from error
+            raise
 
     def fetch(self, start: int, end: int) -> memoryview:
         """Verified bytes ``[start, end)`` of the object."""
@@ -299,7 +313,11 @@ class _FetchedFile:
 
     def read_buffer(self, size: int = -1) -> pa.Buffer:
         end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
-        data = self.fetch(self._position, end) if end > self._position else b""
+        try:
+            data = self.fetch(self._position, end) if end > self._position else b""
+        except BaseException as error:
+            self._failure = error
+            raise
         self._position = end
         return pa.py_buffer(data)
 
