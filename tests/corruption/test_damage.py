@@ -1,0 +1,195 @@
+"""Every flipped byte and every cut of every kind of file: a typed error or the same rows, never others."""
+
+from __future__ import annotations
+
+import pytest
+
+from corruption import damage
+from faults.faulty_storage import Fault, FaultyStorage
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+    WarehouseNotFoundError,
+)
+from streamhouse_spark.log.merge import plan_inline_merge
+from streamhouse_spark.paths import WAREHOUSE_KEY
+
+pytestmark = pytest.mark.slow
+KINDS = ["memory", "local"]
+
+
+def report(what: str, counts: dict[str, int]) -> None:
+    print(f"{what}: {sum(counts.values())} damages, {dict(counts)}")  # noqa: T201
+
+
+@pytest.mark.parametrize("columns", [None, ["id"]], ids=["all", "one"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_segment(kind, codec, columns, tmp_path):
+    damaged = damage.new_storage(kind, tmp_path)
+    rows = damage.small_table(damaged, codec=codec, objects=True)
+    damaged.live = damaged.open()
+    if columns is None or kind == "memory" or codec == "none":
+        expected = rows if columns is None else rows.select(columns)
+        largest = max(damaged.keys("/segments/"), key=damaged.storage.size_bytes)
+        counts = damage.outcomes_of(damaged, largest, expected, columns=columns)
+        report(f"segment, {kind}, {codec}, {columns or 'all'} columns", counts)
+        assert set(counts) <= {"CorruptDataError", "unchanged"}
+        assert counts["CorruptDataError"] > counts["unchanged"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("objects", [False, True], ids=["inline", "objects"])
+def test_commit_record(kind, objects, tmp_path):
+    damaged = damage.new_storage(kind, tmp_path)
+    rows = damage.small_table(damaged, objects=objects)
+    for key in damaged.keys("/commits/")[: 3 if kind == "memory" else 2]:
+        if not key.endswith(".json"):
+            continue
+        counts = damage.outcomes_of(damaged, key, rows)
+        report(f"commit record, {kind}, {key[-6:]}", counts)
+        assert set(counts) <= {"CorruptDataError", "FormatVersionError"}, "a record is either whole or an error"
+
+
+def test_manifest(tmp_path):
+    damaged = damage.new_storage("memory", tmp_path)
+    rows = damage.small_table(damaged, manifests=True)
+    for key in damaged.keys("/manifests/"):
+        counts = damage.outcomes_of(damaged, key, rows)
+        report("manifest", counts)
+        assert set(counts) == {"CorruptDataError"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoint_is_survived_by_reading_the_records(kind, tmp_path):
+    damaged = damage.new_storage(kind, tmp_path)
+    rows = damage.small_table(damaged)
+    table = damaged.open()
+    table.log.checkpoint(table.state)
+    for key in damaged.keys("/checkpoints/"):
+        counts = damage.outcomes_of(damaged, key, rows)
+        report(f"checkpoint, {kind}, {key.rpartition('/')[2]}", counts)
+        assert set(counts) <= {"unchanged", "FormatVersionError"}
+        assert counts["FormatVersionError"] <= 3, "only a damaged version number"
+
+
+def test_checkpoint_above_a_floor(tmp_path):
+    """The records below it are gone, so there is nothing to fall back on: an error, not an empty table."""
+    damaged = damage.new_storage("memory", tmp_path)
+    rows = damage.small_table(damaged)
+    damage.with_floor(damaged)
+    for key in damaged.keys("/commits/"):
+        if int(key[-25:-5]) < 4:
+            damaged.storage.delete(key)
+    key = max(damaged.keys("/checkpoints/0"))
+    counts = damage.outcomes_of(damaged, key, rows)
+    report("checkpoint above a floor", counts)
+    assert set(counts) <= {"StorageError", "FormatVersionError", "CorruptDataError"}
+
+
+@pytest.mark.parametrize("part", ["/floors/", "/names/", WAREHOUSE_KEY])
+def test_small_files(part, tmp_path):
+    damaged = damage.new_storage("memory", tmp_path)
+    rows = damage.small_table(damaged)
+    damage.with_floor(damaged)
+    for key in damaged.keys(part):
+        counts = damage.outcomes_of(damaged, key, rows)
+        report(key, counts)
+        assert set(counts) <= {"CorruptDataError", "FormatVersionError"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_under_each_others_names(kind, tmp_path):
+    damaged = damage.new_storage(kind, tmp_path)
+    damage.small_table(damaged, objects=True)
+    for part in ("/segments/", "/commits/0"):
+        keys = [k for k in damaged.keys(part) if not k.endswith(".lock")]
+        whole = {key: damaged.storage.read(key) for key in keys}
+        for key in keys:
+            for other in keys:
+                if other != key:
+                    damaged.replace(key, whole[other])
+                    with pytest.raises(CorruptDataError):
+                        damaged.table_rows()
+            damaged.replace(key, whole[key])
+    assert damaged.table_rows().equals(damage.ROWS)
+
+
+MISSING = {
+    WAREHOUSE_KEY: WarehouseNotFoundError,
+    "/names/00000001": TableNotFoundError,
+    "/segments/": CorruptDataError,
+    "/manifests/": CorruptDataError,
+    "/commits/00000000000000000001": StreamhouseError,
+    "/commits/00000000000000000002": CorruptDataError,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", MISSING)
+def test_a_missing_file_is_a_clear_error_and_never_fewer_rows(kind, part, tmp_path):
+    damaged = damage.new_storage(kind, tmp_path)
+    rows = damage.small_table(damaged, objects=True, manifests=True)
+    keys = damaged.keys(part)
+    assert keys
+    for key in keys:
+        whole = damaged.storage.read(key)
+        damaged.storage.delete(key)
+        with pytest.raises(MISSING[part]):
+            damaged.table_rows()
+        damaged.replace(key, whole)
+    assert damaged.table_rows().equals(rows)
+
+
+def test_a_missing_checkpoint_or_hint_costs_time_only(tmp_path):
+    damaged = damage.new_storage("memory", tmp_path)
+    rows = damage.small_table(damaged)
+    table = damaged.open()
+    table.log.checkpoint(table.state)
+    for key in damaged.keys("/checkpoints/"):
+        damaged.storage.delete(key)
+        assert damaged.table_rows().equals(rows)
+
+
+def test_a_writer_meets_damage_as_an_error_and_adds_nothing(tmp_path):
+    damaged = damage.new_storage("memory", tmp_path)
+    damage.small_table(damaged)
+    key = damaged.keys("/commits/")[1]
+    whole = damaged.storage.read(key)
+    for at in range(0, len(whole), 7):
+        damaged.replace(key, whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        before = len(damaged.keys("/commits/"))
+        with pytest.raises(StreamhouseError):
+            damaged.open().append(damage.ROWS)
+        assert len(damaged.keys("/commits/")) == before
+
+
+def test_an_error_of_the_store_while_arrow_reads_stays_one(tmp_path):
+    """Arrow asks for the columns itself, and has errors of its own."""
+    damaged = damage.new_storage("memory", tmp_path)
+    damage.small_table(damaged, objects=True)
+    whole = FaultyStorage(damaged.storage)
+    damage.rows_of_one_column(whole)
+    failed = 0
+    for at in range(len(whole.trace)):
+        storage = FaultyStorage(damaged.storage, {at: Fault.ERROR_BEFORE})
+        with pytest.raises(StorageError, match="injected"):
+            damage.rows_of_one_column(storage)
+        failed += storage.trace[-1][1] == "read_ranges"
+    assert failed > 4
+
+
+def test_merging_verifies_what_it_merges(tmp_path):
+    """Damaged rows are never written anew under a fresh checksum."""
+    damaged = damage.new_storage("memory", tmp_path)
+    damage.small_table(damaged)
+    table = damaged.open()
+    assert plan_inline_merge(table.state)
+    key = damaged.keys("/commits/")[1]
+    whole = damaged.storage.read(key)
+    damaged.replace(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(CorruptDataError):
+        table.merge_inline()
+    assert not damaged.keys("/segments/")
