@@ -1,0 +1,57 @@
+"""Every example runs as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+SMALL = {"02_stream_and_tier": ["3"], "03_python_tail": ["10"]}
+"""Arguments that keep an example short."""
+WITHOUT_SPARK = ("03_python_tail", "04_read_lake_with_duckdb")
+PRINTS = {
+    "01_quickstart": "both tiers: [1, 2, 3, 4]",
+    "02_stream_and_tier": "in the lake",
+    "03_python_tail": "10 rows of another process",
+    "04_read_lake_with_duckdb": "Oslo: 2 trips, 37.50",
+    "05_exactly_once_batch": "day 3: the table has 300 rows",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem in WITHOUT_SPARK else [pytest.mark.spark], id=path.stem)
+        for path in EXAMPLES
+    ],
+)
+def test_example(path, tmp_path):
+    done = subprocess.run(
+        [sys.executable, path, *SMALL.get(path.stem, [])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert PRINTS[path.stem] in done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_says_what_it_needs(path):
+    block = re.match(r"# /// script\n((?:# .*\n)+?)# ///\n", path.read_text("utf-8"))
+    assert block is not None
+    header = tomllib.loads(re.sub(r"^# ", "", block[1], flags=re.MULTILINE))
+    assert header["requires-python"] == ">=3.11,<3.14"
+    assert header["dependencies"][0].startswith("streamhouse-spark")
+
+
+def test_there_is_an_example_for_each_expectation():
+    assert {path.stem for path in EXAMPLES} == set(PRINTS)
