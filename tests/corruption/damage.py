@@ -111,6 +111,17 @@ def small_table(damaged: Damaged, *, codec: str = "none", objects: bool = False,
     return ROWS
 
 
+def wide_table(damaged: Damaged) -> pa.Table:
+    """One segment, whose schema is long and whose checksums are for 64 bytes each."""
+    rows = pa.table({f"c{i}": pa.array(range(4), pa.int64()) for i in range(300)})
+    with mock.patch.object(segment, "BLOCK_BYTES_MIN", 64):
+        warehouse = Warehouse(damaged.storage.url, storage=damaged.storage)
+        table = warehouse.create_table(NAME, rows.schema, properties={"table.datalake.enabled": "false"})
+        table.stager()._inline_bytes_max = 0
+        table.append(rows)
+    return rows
+
+
 def with_floor(damaged: Damaged) -> None:
     """Give the table a checkpoint and a floor above its first records."""
     table = damaged.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from corruption import damage
@@ -38,6 +39,27 @@ def test_segment(kind, codec, columns, tmp_path):
         report(f"segment, {kind}, {codec}, {columns or 'all'} columns", counts)
         assert set(counts) <= {"CorruptDataError", "unchanged"}
         assert counts["CorruptDataError"] > counts["unchanged"]
+
+
+def test_metadata_behind_a_wide_schema_is_verified_before_arrow_reads_it(tmp_path):
+    damaged = damage.new_storage("local", tmp_path)
+    rows = damage.wide_table(damaged)
+    damaged.live = damaged.open()
+    key = damaged.keys("/segments/")[0]
+    whole = damaged.storage.read(key)
+    reader = pa.ipc.open_file(whole)
+    schema_end = 8 + reader.schema.serialize().size
+    metadata_bytes = int.from_bytes(whole[schema_end + 4 : schema_end + 8], "little")
+    assert metadata_bytes > 1000
+    found = 0
+    for at in range(schema_end, schema_end + 8 + metadata_bytes, 37):
+        damaged.replace(key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with pytest.raises(CorruptDataError):
+            damaged.table_rows(["c0"])
+        found += 1
+    damaged.replace(key, whole)
+    assert damaged.table_rows(["c0"]).equals(rows.select(["c0"]))
+    assert found > 100
 
 
 @pytest.mark.parametrize("kind", KINDS)

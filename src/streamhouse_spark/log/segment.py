@@ -31,7 +31,8 @@ def block_bytes_for(size_bytes: int) -> int:
 class SegmentIndex:
     """What a reader needs before it opens the object.
 
-    ``batch_starts[i]`` is the byte position of record batch ``i``, ``batch_rows[i]`` its number of rows;
+    ``batch_starts[i]`` is the byte position of record batch ``i``, but 0 for the first, which lies behind the schema;
+    ``batch_rows[i]`` its number of rows;
     ``block_sums[j]`` the XXH3-64 of bytes ``[j * block_bytes, (j + 1) * block_bytes)`` of the object;
     rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
     """

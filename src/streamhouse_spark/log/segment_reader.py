@@ -25,6 +25,7 @@ from streamhouse_spark.storage import Storage
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
 _MESSAGE_PREFIX_BYTES = 8
+_FILE_HEAD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +212,21 @@ class _MappedSegment:
                 batch = self._reader.get_batch(position)
                 yield batch if columns is None else batch.select(list(columns))
                 continue
-            prefix = self._verify(start, start + _MESSAGE_PREFIX_BYTES)
-            metadata_bytes = int.from_bytes(prefix[4:], "little")
-            self._verify(start, start + _MESSAGE_PREFIX_BYTES + metadata_bytes)
+            if start == 0:  # the head of the file and the schema lie before the first batch
+                start = self._verify_message(_FILE_HEAD_BYTES)
+            self._verify_message(start)
             batch = self._reader.get_batch(position)
             if columns is not None:
                 batch = batch.select(list(columns))
             self._verify_buffers(batch)
             yield batch
+
+    def _verify_message(self, start: int) -> int:
+        """Verify the metadata of the message at a position; returns where it ends."""
+        prefix = self._verify(start, start + _MESSAGE_PREFIX_BYTES)
+        end = start + _MESSAGE_PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
+        self._verify(start, end)
+        return end
 
     def _verify_buffers(self, batch: pa.RecordBatch) -> None:
         base = self._buffer.address
