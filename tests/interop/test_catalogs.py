@@ -7,7 +7,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from interop.lake_cases import EVENTS, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
+from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
+from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.model import OffsetRange
@@ -88,3 +89,29 @@ def test_a_lake_on_s3(s3_server):
     assert lake.expire(keep_last=1, keep_ms=-60_000).files
     alone = StaticTable.from_metadata(f"{url}/lake/sales/orders", settings)
     assert sorted_rows(alone.scan().to_arrow().cast(EVENTS.arrow)) == everything
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.SLOW_DOWN], ids=lambda f: f.name.lower())
+def test_a_round_on_s3_survives_a_fault_at_each_of_its_writes(s3_server, fault):
+    with running_s3_proxy(s3_server) as proxy:
+        settings = settings_for(proxy.endpoint)
+        lake = lake_of(storage_for(f"s3://{s3_server.new_bucket()}/wh", settings), PLAIN, settings=settings)
+        tier(lake, _numbered(0))
+        rounds = 1
+        while True:
+            proxy.plan = nth("PUT", rounds - 1, fault)
+            tier(lake, _numbered(rounds))
+            rounds += 1
+            if not proxy.faults_fired:
+                break
+        proxy.plan = nothing
+        assert rounds > 4
+        assert sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
+        assert lake.newest().offsets == {0: 3 * rounds}
+
+
+def _numbered(round_number: int) -> pa.Table:
+    ids = range(3 * round_number, 3 * round_number + 3)
+    return pa.table({"id": ids, "name": ["x"] * 3}, schema=PLAIN.arrow)
