@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
@@ -59,7 +59,7 @@ def _follow(
     until_ms: int | None,
 ) -> Iterator[pa.RecordBatch]:
     clock = table.world.clock
-    state = table.state
+    state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
         news = False
@@ -106,7 +106,7 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
                 raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown!r}")
             for bucket, offset in start.items():
                 end = state.buckets[bucket].end
-                if not isinstance(offset, Integral) or not 0 <= offset <= end:
+                if not isinstance(offset, int | np.integer) or not 0 <= offset <= end:
                     raise InvalidOptionError(
                         f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}",
                     )
