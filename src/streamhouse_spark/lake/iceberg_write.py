@@ -356,6 +356,13 @@ class _PartitionFile:
         return written_bytes
 
     def close(self) -> LakeFile:
+        try:
+            return self._finished()
+        except BaseException as error:
+            self.abandon(error)
+            raise
+
+    def _finished(self) -> LakeFile:
         self.write_row_group()
         runs = OffsetRuns.concat(self._runs)
         writer = self._opened_writer()
@@ -367,10 +374,7 @@ class _PartitionFile:
             }
         )
         with self._stack:
-            try:
-                writer.close()
-            finally:
-                writer.is_open = False  # a writer that could not be closed complains when it is collected
+            writer.close()
         statistics = _statistics(self._footers[0], self._shape)
         return LakeFile(
             location=self._location,
