@@ -33,7 +33,7 @@ NAME_CHARS_MAX = 128
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
-_NUMBER = re.compile(r"(\d{20})(?:\.json)?\Z")
+_NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
 
 
 def parse_database(text: object) -> str:
@@ -141,7 +141,7 @@ def manifest_key(table_uuid: str, manifest_uuid: str) -> str:
 
 def parse_number(key: str) -> int | None:
     """The number that a commit, checkpoint or floor key ends with; None for any other key."""
-    match = _NUMBER.search(key.rpartition("/")[2])
+    match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
