@@ -13,6 +13,7 @@ import click
 
 from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.freshness import freshness
+from benchmarks.lake import lake_read, tiering
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
@@ -24,6 +25,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "freshness": freshness,
     "hot-projection": hot_projection,
     "opening": opening,
+    "tiering": tiering,
+    "lake-read": lake_read,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
