@@ -16,6 +16,7 @@ from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, 
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
+from streamhouse_spark.log.retention import CONSUMER_RENEW_MS
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.segment_writer import SegmentShape
@@ -193,12 +194,16 @@ class Table:
         """Say that a named consumer has processed everything below ``offsets``; None forgets it.
 
         Trimming keeps what the consumer has not processed, until it was silent for the table's time to live and a
-        week more.
+        week more. Saying the same again counts, and is stored once an hour.
         """
 
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             known = state.consumers.get(consumer_id)
-            if (known is None and offsets is None) or (known is not None and known.offsets == offsets):
+            if known is None:
+                unchanged = offsets is None
+            else:
+                unchanged = known.offsets == offsets and time_ms - known.time_ms < CONSUMER_RENEW_MS
+            if unchanged:
                 return ()
             return (MoveConsumer(consumer_id, dict(offsets) if offsets is not None else None),)
 

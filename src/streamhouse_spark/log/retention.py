@@ -17,6 +17,8 @@ from streamhouse_spark.log.state import TableState
 
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 """A consumer that was silent for longer than this, beyond the time to live, no longer holds trimming back."""
+CONSUMER_RENEW_MS = 3600 * 1000
+"""A consumer that says the same position again is recorded again no sooner than this."""
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:

@@ -1,0 +1,117 @@
+"""Checkpoints and hints are help, not truth: damaged, stale or absent ones cost time and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from faults.sim import sim_world
+from streamhouse_spark.errors import CorruptDataError, StreamhouseError
+from streamhouse_spark.log.checkpoint import list_checkpoints
+from streamhouse_spark.log.commit_log import CHECKPOINT_INTERVAL
+from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key
+from streamhouse_spark.warehouse import Warehouse
+
+COMMITS = 3 * CHECKPOINT_INTERVAL + 7
+
+
+@pytest.fixture
+def table(memory, world):
+    table = Warehouse("wh", storage=memory, world=world).create_table("t", "id BIGINT")
+    for i in range(COMMITS):
+        table.append([{"id": i}])
+    return table
+
+
+def reopened(memory):
+    return Warehouse("wh", storage=memory, world=sim_world(7)).table("t")
+
+
+def right(table) -> None:
+    assert table.to_arrow()["id"].to_pylist() == list(range(COMMITS))
+
+
+def test_they_are_written_as_the_log_grows(table, memory):
+    numbers = list_checkpoints(memory, table.uuid)
+    assert len(numbers) == 3
+    assert memory.read(checkpoint_hint_key(table.uuid)) == str(numbers[-1]).encode()
+    right(reopened(memory))
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [b"", b"x", b"-5", b"0", b"1", b"99999999999999999999999999", b"\xff\xfe", b"101 ", "٣".encode(), b"5" * 5000],
+)
+def test_any_hint(table, memory, hint):
+    memory.put(checkpoint_hint_key(table.uuid), hint)
+    right(reopened(memory))
+
+
+def test_no_hint(table, memory):
+    memory.delete(checkpoint_hint_key(table.uuid))
+    right(reopened(memory))
+
+
+def test_a_stale_hint(table, memory):
+    first = list_checkpoints(memory, table.uuid)[0]
+    memory.put(checkpoint_hint_key(table.uuid), str(first).encode())
+    right(reopened(memory))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: b"", lambda d: d[:-1], lambda d: d[:50], lambda d: d[:-9] + b"\x00" + d[-8:]]
+)
+def test_damaged_checkpoints(table, memory, damage):
+    for number in list_checkpoints(memory, table.uuid)[1:]:
+        key = checkpoint_key(table.uuid, number)
+        memory.put(key, damage(memory.read(key)))
+    right(reopened(memory))
+
+
+def test_no_checkpoint_at_all(table, memory):
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    right(reopened(memory))
+
+
+def test_a_checkpoint_of_another_table_or_number(table, memory, world):
+    other = Warehouse("wh", storage=memory, world=world).create_table("other", "id BIGINT")
+    other.log.checkpoint(other.refresh())
+    numbers = list_checkpoints(memory, table.uuid)
+    memory.put(checkpoint_key(table.uuid, numbers[-1]), memory.read(checkpoint_key(other.uuid, 1)))
+    memory.put(checkpoint_key(table.uuid, numbers[-2]), memory.read(checkpoint_key(table.uuid, numbers[0])))
+    right(reopened(memory))
+
+
+def test_after_cleaning_the_records_a_lost_checkpoint_is_an_error_not_fewer_rows(table, memory, clock):
+    table.maintain()
+    clock.advance(25 * 3_600_000)
+    table.maintain()
+    with pytest.raises(StreamhouseError):
+        memory.read(commit_key(table.uuid, 1))
+    right(Warehouse("wh", storage=memory, world=sim_world(7, clock)).table("t"))
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    with pytest.raises(StreamhouseError, match=r"restore the checkpoints|records below"):
+        Warehouse("wh", storage=memory, world=sim_world(8, clock)).table("t")
+
+
+def test_a_record_that_is_missing_in_the_middle_is_an_error_not_fewer_rows(table, memory):
+    memory.delete(commit_key(table.uuid, COMMITS - 3))
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    with pytest.raises(CorruptDataError):
+        reopened(memory).to_arrow()
+
+
+def test_opening_after_a_thousand_commits_costs_what_it_costs_after_ten(memory, world):
+    counting = FaultyStorage(memory)
+    wh = Warehouse("wh", storage=counting, world=world)
+    table = wh.create_table("long", "id BIGINT", properties={"table.datalake.enabled": "false"})
+    for i in range(1234):
+        table.append([{"id": i}])
+    counting.trace.clear()
+    opened = Warehouse("wh", storage=counting, world=sim_world(5)).table("long")
+    assert len(counting.trace) < CHECKPOINT_INTERVAL + 10
+    assert opened.to_arrow()["id"].to_pylist() == list(range(1234))
+    assert len(opened.state.live_segments()) < 100, "inline rows are merged by their writers"
