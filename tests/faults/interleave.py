@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.history import SCHEMA, Told
-from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
+from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
 from faults.sim import SimIds
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.log import cleaning, merge
+from streamhouse_spark.model import Transaction
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
@@ -119,6 +121,107 @@ def run_interleaved(base: Run, work: Action, between: Action, at: int) -> tuple[
     except StreamhouseError as error:
         return run, error
     return run, None
+
+
+def rival_tiers(run: Run) -> None:
+    """Another tiering service, which finds new rows as well."""
+    rival_appends(run)
+    tier(rival(run))
+
+
+def a_day_passes_with_tiering(run: Run) -> None:
+    """The process sleeps for three days, while another tiers, trims and cleans."""
+    for _ in range(3):
+        rival_tiers(run)
+        rival(run).maintain()
+        run.observe_rival()
+        run.clock.advance(25 * HOUR_MS)
+    rival(run).maintain()
+    run.observe_rival()
+
+
+WORK: dict[str, Action] = {
+    "append inline": lambda run: run.send_batch(),
+    "append objects": lambda run: run.send_batch(),
+    "append with a transaction": lambda run: run.send_batch(),
+    "merge": lambda run: none(run.open().merge_small()),
+    "maintain": lambda run: none(run.open().maintain()),
+    "read": lambda run: run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist()),
+    "tier": lambda run: run.tier(),
+    "tier and maintain": lambda run: none((run.tier(), run.open().maintain())),
+    "read the union": lambda run: run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist()),
+}
+BETWEEN: dict[str, Action] = {
+    "appends": rival_appends,
+    "merges": rival_merges,
+    "sleeps for days": a_day_passes_with_cleaning,
+    "sleeps while others clean": a_day_passes_with_cleaning_alone,
+}
+BETWEEN_TIERING: dict[str, Action] = {
+    "appends": rival_appends,
+    "tiers": rival_tiers,
+    "sleeps while others tier": a_day_passes_with_tiering,
+}
+TIERING_WORK = ("tier", "tier and maintain", "read the union")
+TRANSACTION = Transaction("app", 1, "query")
+
+
+def none(_result: object) -> None:
+    return None
+
+
+def base_for(work: str) -> Run:
+    """A run in which this work is next."""
+    if work in TIERING_WORK:
+        base = prepared_table({**LAKE, "table.log.ttl": "30h"})
+        base.tier()
+        base.append()
+        base.clock.advance(31 * HOUR_MS)
+        base.observe()
+        return base
+    base = prepared_table({"table.log.ttl": "30h"} if work == "maintain" else None)
+    if work == "append objects":
+        base.prepare_batch(num_rows=4, row_chars=LARGE)
+    elif work == "append with a transaction":
+        base.prepare_batch(transaction=TRANSACTION)
+    elif work == "append inline":
+        base.prepare_batch()
+    return base
+
+
+def check_interleavings(work: str, between: str, *, every: int = 1) -> Counter[str]:
+    """Let another process act before each call of the work in turn, or each few; afterwards everything must hold.
+
+    Returns how the work ended. Raises `AssertionError` naming the call.
+    """
+    outcomes: Counter[str] = Counter()
+    rival_acts = {**BETWEEN, **BETWEEN_TIERING}[between]
+    with small_limits():
+        base = base_for(work)
+        for at in range(0, calls_of(base, WORK[work]), every):
+            run, error = run_interleaved(base, WORK[work], rival_acts, at)
+            outcomes[type(error).__name__ if error else "success"] += 1
+            try:
+                if error is not None:
+                    require_expected(work, between, error)
+                run.append()
+                run.check()
+            except (AssertionError, StreamhouseError) as broken:
+                what = f"{work}, another process acts ({between}) before call {at}: {error}"
+                raise AssertionError(f"{what}: {broken}") from broken
+    assert outcomes["success"], outcomes
+    return outcomes
+
+
+def require_expected(work: str, between: str, error: StreamhouseError) -> None:
+    """Only a process that slept past the grace may fail, and it says so; nobody else notices the others."""
+    assert between.startswith("sleeps"), error
+    expected = {
+        "append inline": (CommitConflictError,),
+        "append objects": (CommitConflictError,),
+        "append with a transaction": (CommitConflictError,),
+    }
+    assert isinstance(error, expected.get(work, (CorruptDataError, CommitConflictError, SnapshotExpiredError))), error
 
 
 def told_of(run: Run) -> Told:

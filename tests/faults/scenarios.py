@@ -396,6 +396,7 @@ class TierFirst(Scenario):
     """The round that makes the lake table."""
 
     name = "tier the first rows"
+    is_sequential = False  # files of the lake are looked at by several threads
 
     def setup(self, run: Run) -> None:
         run.create(properties=LAKE)
@@ -419,6 +420,7 @@ class TierAndTrim(TierFirst):
     """A later round, after which the log is trimmed to what the lake holds."""
 
     name = "tier and trim"
+    is_sequential = False
 
     def setup(self, run: Run) -> None:
         run.create(properties={**LAKE, "table.log.ttl": "1h"})
@@ -442,7 +444,7 @@ class ReadWhileTiering(ReadWhileWriting):
     """A reader meets the faults; another process appends, tiers and trims between its reads."""
 
     name = "read while tiering"
-    is_sequential = False  # data files of the lake are read by several threads
+    is_sequential = False
 
     def setup(self, run: Run) -> None:
         run.create(properties={**LAKE, "table.log.ttl": "1h"})

@@ -106,7 +106,11 @@ class TieringJob:
         self._lake.create_or_adopt()
         newest = self._lake.newest()
         offsets = newest.offsets if newest else {}
-        if newest is not None:
+        if _is_ahead(offsets, state) and not _is_ahead(offsets, self._refreshed()):
+            raise CommitConflictError(
+                f"table {state.name}: another service tiered rows that were committed since this round began"
+            )
+        if newest is not None and not _is_ahead(offsets, self._log.state):
             self._record(newest)
         planned = plan_tiering(state.buckets, offsets, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)
         if not planned:
@@ -139,6 +143,11 @@ class TieringJob:
         if state.dropped:
             raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
         return state
+
+
+def _is_ahead(offsets: Mapping[int, int], state: TableState) -> bool:
+    ends = state.ends
+    return any(offset > ends.get(bucket, 0) for bucket, offset in offsets.items())
 
 
 def _is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
