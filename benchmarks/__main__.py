@@ -17,6 +17,7 @@ from benchmarks.lake import lake_read, tiering
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
+from benchmarks.spark import spark_read, spark_sink
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "bulk-append": bulk_append,
@@ -27,6 +28,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "opening": opening,
     "tiering": tiering,
     "lake-read": lake_read,
+    "spark-read": spark_read,
+    "spark-sink": spark_sink,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
