@@ -144,7 +144,7 @@ def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPart
     total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in plan.pieces)
     cores = parallelism or os.cpu_count() or 1
     target_bytes = min(max(total_bytes // (2 * cores), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
-    groups = _packed(_cut(plan.pieces, target_bytes), target_bytes)
+    groups = _packed(list(_cut(plan.pieces, target_bytes)), target_bytes)
     return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
 
 
@@ -156,18 +156,17 @@ def _cut(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
             yield piece
 
 
-def _packed(pieces: Iterable[Piece], target_bytes: int) -> Iterable[list[Piece]]:
-    group: list[Piece] = []
-    group_bytes = 0
-    for piece in pieces:
-        size_bytes = piece.size_bytes + OPENING_BYTES
-        if group and group_bytes + size_bytes > target_bytes * 5 // 4:
-            yield group
-            group, group_bytes = [], 0
-        group.append(piece)
-        group_bytes += size_bytes
-    if group:
-        yield group
+def _packed(pieces: Sequence[Piece], target_bytes: int) -> Iterable[list[Piece]]:
+    """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
+    sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
+    total_bytes = sum(sizes_bytes)
+    share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
+    groups: dict[int, list[Piece]] = {}
+    before_bytes = 0
+    for piece, size_bytes in zip(pieces, sizes_bytes, strict=True):
+        groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)
+        before_bytes += size_bytes
+    return groups.values()
 
 
 def lake_ranges(bucket: int, offsets: OffsetRange, row_bytes: int) -> list[Piece]:

@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.read_target import ReadTarget, batch_target, s
 from streamhouse_spark.datasource.reader import StreamhouseReader
 from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.options import (
     WAREHOUSE_VARIABLE,
     Mode,
@@ -118,7 +118,7 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
     except InvalidOptionError as error:
         try:
             return stream_target(table, suffix, parse_stream_read_options(given))
-        except InvalidOptionError:
+        except StreamhouseError:
             raise error from None
 
 

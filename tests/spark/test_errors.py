@@ -1,0 +1,105 @@
+"""Errors reach a Spark user as one line that begins with our condition, whatever Spark wraps around it."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark.session import COLUMNS, load, load_stream, rows
+from streamhouse_spark import Warehouse
+from streamhouse_spark.datasource.source import StreamhouseDataSource
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(wh):
+    table = wh.create_table("errors.table", COLUMNS)
+    table.append(rows(3))
+    return table
+
+
+def our_line(failure):
+    """The line that our error has in Spark's text."""
+    return next(line for line in str(failure.value).splitlines() if line.startswith("streamhouse_spark.errors."))
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize(
+    ("name", "options", "condition", "hint"),
+    [
+        ("errors.tabel", {}, "TABLE_NOT_FOUND", "did you mean errors.table?"),
+        ("errors.table$lakes", {}, "INVALID_NAME", "$lake"),
+        ("errors.table$binlog", {}, "INVALID_NAME", "use $changelog"),
+        ("../errors", {}, "INVALID_NAME", ""),
+        ("errors.table", {"asOfTimestmp": "1"}, "INVALID_OPTION", "did you mean asOfTimestamp?"),
+        ("errors.table", {"versionAsOf": "1"}, "INVALID_OPTION", "use asOfLakeSnapshot"),
+        ("errors.table", {"maxOffsetsPerTrigger": "1"}, "INVALID_OPTION", "it belongs to readStream"),
+        ("errors.table", {"failOnDataLoss": "maybe"}, "INVALID_OPTION", "'maybe'"),
+        ("errors.table$lake", {"startingOffsets": "earliest"}, "INVALID_OPTION", "errors.table$changelog"),
+        ("errors.table$buckets", {"asOfTimestamp": "5"}, "INVALID_OPTION", "errors.table$lake"),
+        ("errors.table$changelog", {"asOfTimestamp": "5"}, "INVALID_OPTION", "endingTimestamp"),
+        ("errors.table", {"asOfTimestamp": "5", "includeMetadata": "true"}, "INVALID_OPTION", "includeMetadata"),
+    ],
+)
+def test_reads(spark, wh, name, options, condition, hint):
+    with pytest.raises(PySparkException) as failure:
+        load(spark, wh, name, **options).count()
+    line = our_line(failure)
+    assert f": {condition}: " in line
+    assert hint in line
+
+
+def test_no_name(spark, wh):
+    with pytest.raises(PySparkException) as failure:
+        spark.read.format("streamhouse").option("warehouse", wh.url).load()
+    assert "INVALID_OPTION: no table name was given: say .load(" in our_line(failure)
+
+
+@pytest.mark.spark41
+def test_no_warehouse(spark, wh, tmp_path):
+    with pytest.raises(PySparkException) as failure:
+        load(spark, Warehouse(str(tmp_path / "nowhere")), "errors.table")
+    assert "WAREHOUSE_NOT_FOUND: " in our_line(failure)
+    with pytest.raises(PySparkException) as failure:
+        spark.read.format("streamhouse").load("errors.table")
+    assert "STREAMHOUSE_WAREHOUSE" in our_line(failure)
+
+
+def _stream(spark, wh, checkpoint, options):
+    stream = load_stream(spark, wh, "errors.table", **options)
+    stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination(60)
+
+
+def test_streams(spark, wh, checkpoint):
+    for options, hint in ({"startingOfsets": "full"}, "startingOffsets"), ({"endingOffsets": "latest"}, "readStream"):
+        with pytest.raises(PySparkException) as failure:
+            _stream(spark, wh, checkpoint, options)
+        assert "INVALID_OPTION: " in str(failure.value)
+        assert hint in str(failure.value)
+
+
+def test_damaged_rows_are_never_returned(spark, wh, table):
+    frozen = wh.create_table("errors.damaged", "id BIGINT, text STRING")
+    frozen.append([{"id": i, "text": "x" * 100} for i in range(5000)])
+    key = next(iter(frozen.inspect.segments()["file"].to_pylist()))
+    path = frozen.storage.local_path(key)
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.seek(200_000)
+        file.write(b"y")
+    with pytest.raises(PySparkException, match="CORRUPT_DATA: "):
+        load(spark, wh, "errors.damaged").collect()
+
+
+def test_credentials_are_in_no_text(spark, wh):
+    options = {"s3.secret-access-key": "SECRET-VALUE", "s3.access-key-id": "ACCESS-VALUE"}
+    with pytest.raises(PySparkException) as failure:
+        load(spark, wh, "errors.absent", **options)
+    given = {"warehouse": wh.url, "path": "errors.table", **options}
+    source = StreamhouseDataSource(given)
+    reader = source.reader(schema=source.schema())
+    texts = [str(failure.value), repr(reader), repr(source), *map(repr, reader.partitions())]
+    texts += [repr(reader.__dict__), *(str(p.value) for p in reader.partitions())]
+    frame = load(spark, wh, "errors.table", **options)
+    texts.append(frame._jdf.queryExecution().toString())
+    assert not any("SECRET-VALUE" in text or "ACCESS-VALUE" in text for text in texts)

@@ -1,0 +1,212 @@
+"""The streaming sink stores each batch of a query once, whatever fails, is repeated or restarted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+
+from spark.session import COLUMNS, append, drain, forget_commit, ids, load_stream, rows
+from streamhouse_spark import Transaction
+from streamhouse_spark.datasource.source import StreamhouseDataSource
+from streamhouse_spark.errors import InvalidOptionError, TransactionConflictError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def tables(wh, request):
+    """A source and a sink of this test's own."""
+    name = request.node.name.removeprefix("test_").split("[")[0]
+    return wh.create_table(f"sink.{name}_from", COLUMNS), wh.create_table(f"sink.{name}_to", COLUMNS)
+
+
+def copy(spark, wh, tables, checkpoint, change=None, **options):
+    stream = load_stream(spark, wh, tables[0].name)
+    return drain(stream if change is None else change(stream), wh, tables[1].name, checkpoint, **options)
+
+
+@pytest.mark.spark41
+def test_repeated_batch_adds_nothing(spark, wh, tables, checkpoint):
+    source, target = tables
+    for start in (0, 50):
+        source.append(rows(50, start))
+        copy(spark, wh, tables, checkpoint)
+    version = target.refresh().version
+    assert ids(target) == list(range(100))
+    assert forget_commit(checkpoint) == 1
+    copy(spark, wh, tables, checkpoint)
+    assert target.refresh().version == version
+    source.append(rows(10, 100))
+    copy(spark, wh, tables, checkpoint)
+    assert ids(target) == list(range(110))
+    stored = target.inspect.commits().to_pylist()[-1]
+    query_id = json.loads((Path(checkpoint) / "metadata").read_text())["id"]
+    assert (stored["txn_app_id"], stored["txn_version"]) == (query_id, 2)
+
+
+def test_repeated_batch_with_other_rows_adds_nothing(spark, wh, tables, checkpoint):
+    """A batch that is repeated is the same batch, even where the query is not deterministic."""
+    source, target = tables
+    source.append(rows(20))
+    copy(spark, wh, tables, checkpoint, lambda s: s.selectExpr("id", "uuid() name"))
+    before = target.to_arrow()
+    forget_commit(checkpoint)
+    copy(spark, wh, tables, checkpoint, lambda s: s.selectExpr("id + 1000 id", "uuid() name").repartition(3))
+    assert target.to_arrow().equals(before)
+
+
+def _unlucky(stream):
+    return stream.selectExpr("if(id = 33, raise_error('no luck'), id) id")
+
+
+def test_failing_task_then_restart(spark, wh, tables, checkpoint):
+    source, target = tables
+    source.append(rows(40))
+    query = None
+    with pytest.raises(PySparkException, match="no luck"):
+        query = copy(
+            spark, wh, tables, checkpoint, lambda s: s.selectExpr("if(id = 33, raise_error('no luck'), id) id")
+        )
+    assert query is None
+    assert ids(target) == []
+    copy(spark, wh, tables, checkpoint)
+    assert ids(target) == list(range(40))
+
+
+def test_failing_commit_then_restart(spark, wh, tables, checkpoint):
+    source, target = tables
+    source.append(rows(10))
+    target.append(rows(1, 900), transaction=Transaction("mine", 0, "another-query"))
+    with pytest.raises(PySparkException, match="TRANSACTION_CONFLICT: application id 'mine'"):
+        copy(spark, wh, tables, checkpoint, txnAppId="mine")
+    assert ids(target) == [900]
+    target.forget_transactions("mine")
+    copy(spark, wh, tables, checkpoint, txnAppId="mine")
+    assert ids(target) == [*range(10), 900]
+
+
+def test_application_id_outlives_the_checkpoint(spark, wh, tables, checkpoint, tmp_path):
+    """With a new checkpoint the batch ids begin anew under another query: that must not be skipped in silence."""
+    source, target = tables
+    source.append(rows(10))
+    copy(spark, wh, tables, checkpoint, txnAppId="app")
+    with pytest.raises(PySparkException, match=r"TRANSACTION_CONFLICT: .*was the checkpoint deleted"):
+        copy(spark, wh, tables, str(tmp_path / "other"), txnAppId="app")
+    assert ids(target) == list(range(10))
+
+
+@pytest.mark.spark41
+def test_complete_mode_is_refused(spark, wh, tables, checkpoint):
+    source, target = tables
+    source.append(rows(10))
+    counted = load_stream(spark, wh, source.name).groupBy("name").count().selectExpr("count id", "name")
+    writer = counted.writeStream.format("streamhouse").option("warehouse", wh.url).outputMode("complete")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target.name)
+    with pytest.raises(PySparkException, match=r"INVALID_OPTION: .*output mode complete"):
+        query.awaitTermination(60)
+    assert ids(target) == []
+
+
+def test_batch_writes_in_foreach_batch_are_not_deduplicated(spark, wh, tables, checkpoint):
+    source, target = tables
+    source.append(rows(10))
+
+    def write(frame, batch_id):
+        append(frame, wh, target.name)
+        append(frame.selectExpr("id + 100 id", "name"), wh, target.name)
+        for _ in range(2):
+            append(frame.selectExpr("id + 200 id"), wh, target.name, txnAppId="both", txnVersion=str(batch_id))
+
+    query = load_stream(spark, wh, source.name).writeStream.foreachBatch(write)
+    started = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert started.awaitTermination(60)
+    assert ids(target) == [*range(10), *range(100, 110), *range(200, 210)]
+
+
+def test_aggregation_with_watermark(spark, wh, checkpoint):
+    source = wh.create_table("sink.events", "ts TIMESTAMP, amount DOUBLE")
+    target = wh.create_table("sink.windows", "start TIMESTAMP, total DOUBLE")
+    minutes = pa.array([60_000_000 * i for i in range(60)], pa.timestamp("us", "UTC"))
+    source.append(pa.table({"ts": minutes, "amount": [1.0] * 60}))
+    stream = load_stream(spark, wh, source.name).withWatermark("ts", "1 minute")
+    totals = stream.groupBy(f.window("ts", "10 minutes")).agg(f.sum("amount").alias("total"))
+    totals = totals.selectExpr("window.start start", "total")
+    drain(totals, wh, target.name, checkpoint)
+    assert target.to_arrow()["total"].to_pylist() == [10.0] * 5  # the last window is still open
+
+
+# -- the writer alone, without a JVM ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writer(wh, tables, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"0d7e"}')
+    schema = StructType([StructField("id", LongType())])
+
+    def make(checkpoint=f"file://{tmp_path}/checkpoint", **options):
+        given = {"warehouse": wh.url, "path": tables[1].name, **options}
+        if checkpoint is not None:
+            given["checkpointlocation"] = checkpoint
+        return StreamhouseDataSource(given).streamWriter(schema=schema, overwrite=False)
+
+    return make
+
+
+def batch(*values):
+    return iter([pa.RecordBatch.from_pydict({"id": list(values)})])
+
+
+def test_abort_deletes_nothing(writer, tables):
+    """Spark calls abort with all messages after a commit whose outcome it does not know."""
+    big = list(range(20_000))  # more than travels inline, so that there are files
+    one = writer()
+    message = one.write(batch(*big))
+    one.commit([message], 0)
+    one.abort([message], 0)
+    assert ids(tables[1]) == big
+    two = writer()
+    two.abort([two.write(batch(-1)), None], 1)
+    two.commit([two.write(batch(20_000))], 1)
+    two.commit([two.write(batch(-2))], 1)
+    assert ids(tables[1]) == [*big, 20_000]
+
+
+def test_identity_comes_from_the_checkpoint_where_tasks_have_none(writer, tables):
+    one = writer()
+    one.commit([one.write(batch(1))], 5)
+    entry = tables[1].refresh().transactions["0d7e"]
+    assert (entry.version, entry.owner) == (5, "0d7e")
+
+
+def test_without_any_identity_the_stream_is_refused(writer, tables):
+    one = writer(checkpoint=None)
+    with pytest.raises(InvalidOptionError, match="set the option txnAppId"):
+        one.commit([one.write(batch(1))], 0)
+    assert ids(tables[1]) == []
+    named = writer(checkpoint=None, txnAppId="mine")
+    named.commit([named.write(batch(1))], 0)
+    assert ids(tables[1]) == [1]
+
+
+def test_tasks_of_two_queries_are_refused(writer, tables):
+    one = writer()
+    messages = [dataclasses.replace(one.write(batch(1)), query_id=q) for q in ("a", "b")]
+    with pytest.raises(TransactionConflictError):
+        one.commit(messages, 0)
+
+
+def test_batch_without_rows_leaves_no_record(writer, tables):
+    one = writer()
+    version = tables[1].refresh().version
+    one.commit([one.write(iter(()))], 0)
+    assert tables[1].refresh().version == version
+    one.commit([one.write(batch(1))], 0)  # nothing of this version was stored, so this is not a repetition
+    assert ids(tables[1]) == [1]
