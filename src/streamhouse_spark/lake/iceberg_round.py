@@ -10,9 +10,9 @@ from pyiceberg.table.snapshots import Operation
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_text
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
-from streamhouse_spark.lake.iceberg_write import WriteShape
 from streamhouse_spark.lake.parallel import in_parallel
 
 

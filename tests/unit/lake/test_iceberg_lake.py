@@ -10,6 +10,9 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.types import LongType, StringType
 
+import streamhouse_spark.lake.iceberg_data_file as data_file
+import streamhouse_spark.lake.iceberg_read as read
+import streamhouse_spark.lake.iceberg_write as write
 from interop.lake_cases import (
     EVENTS,
     EVERY_TYPE,
@@ -244,9 +247,7 @@ def test_values_travel_as_json(store):
 
 
 def test_files_roll_and_stay_in_offset_order(memory, monkeypatch):
-    import streamhouse_spark.lake.iceberg_write as write
-
-    monkeypatch.setattr(write, "ROW_GROUP_ROWS_MAX", 20)
+    monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 20)
     lake = lake_of(memory, target_file_bytes=1)
     tier(lake, _plain_rows(0, 95))
     files = sorted(lake.metadata_table("files")["file_path"].to_pylist())
@@ -259,11 +260,20 @@ def memory_file(memory, location: str) -> pa.BufferReader:
     return pa.BufferReader(memory.read(location.removeprefix(memory.url + "/")))
 
 
-def test_many_partitions_are_bounded_by_closing_files(memory, monkeypatch):
-    import streamhouse_spark.lake.iceberg_write as write
-
-    monkeypatch.setattr(write, "OPEN_FILES_MAX", 3)
-    monkeypatch.setattr(write, "BUFFERED_BYTES_MAX", 500)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"BUFFERED_BYTES_MAX": 500},
+        {"BUFFERED_BYTES_MAX": 500, "OPEN_FILES_MAX": 3},
+        {"BUFFERED_BYTES_MAX": 0, "OPEN_FILES_MAX": 1},
+        {"PARTITIONS_MAX": 4},
+        {"ROW_GROUP_ROWS_MAX": 2, "OPEN_FILES_MAX": 2},
+    ],
+    ids=str,
+)
+def test_many_partitions_within_any_limits(memory, monkeypatch, limits):
+    for name, value in limits.items():
+        monkeypatch.setattr(data_file if name.startswith("ROW") else write, name, value)
     schema = TableSchema.of("id bigint, p int")
     lake = lake_of(memory, schema, partition_by=["p"])
     rows = pa.table(
@@ -338,10 +348,7 @@ def test_only_columns_that_the_file_lacks(store):
 
 
 def test_large_files_are_read_in_parts(memory, monkeypatch):
-    import streamhouse_spark.lake.iceberg_read as read
-    import streamhouse_spark.lake.iceberg_write as write
-
-    monkeypatch.setattr(write, "ROW_GROUP_ROWS_MAX", 10)
+    monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 10)
     lake = lake_of(memory)
     tier(lake, _plain_rows(0, 95))
     monkeypatch.setattr(read, "SPLIT_BYTES_TARGET", 500)
@@ -354,9 +361,7 @@ def test_large_files_are_read_in_parts(memory, monkeypatch):
 
 
 def test_rows_that_another_engine_deleted_by_position_are_gone(store, monkeypatch):
-    import streamhouse_spark.lake.iceberg_write as write
-
-    monkeypatch.setattr(write, "ROW_GROUP_ROWS_MAX", 14)
+    monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 14)
     lake = lake_of(store)
     tier(lake, _plain_rows(0, 40))
     plan = lake.plan_read()
