@@ -400,7 +400,7 @@ def test_damaged_files_are_errors(tmp_path, kind, damage):
     tier(lake, rows)
     (*_, key) = sorted(info.key for info in store.list("lake/") if kind in info.key)
     whole = store.read(key)
-    for at in range(3, len(whole) - 4, max(1, len(whole) // 60)):
+    for at in range(3, len(whole) - 4, max(1, len(whole) // 25)):
         flipped = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
         store.put(key, whole[:at] if damage == "cut" else flipped)
         clear_manifest_cache()
