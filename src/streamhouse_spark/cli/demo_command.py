@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from streamhouse_spark.cli.session import Command, Failure, Session
-from streamhouse_spark.cli.spark_session import open_spark
+from streamhouse_spark.cli.spark_session import open_spark, require_java
 from streamhouse_spark.clock import SystemClock
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.table import Table
@@ -43,27 +43,33 @@ def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None)
     is not. Needs Java 17 or newer. Exit code 1 where a proof fails.
     """
     location = session.location or str(Path(DEFAULT_LOCATION).absolute())
-    started_ms = SystemClock().boot_ms()
+    clock = SystemClock()
+    started_ms = clock.boot_ms()
+    require_java()
     try:
+        from streamhouse_spark.demo.demo_warehouse import new_demo_table
+        from streamhouse_spark.demo.flights import load_flights
         from streamhouse_spark.demo.run import FAST, FULL, Demo, Pace
         from streamhouse_spark.demo.view import TextView
     except ModuleNotFoundError as error:
         raise MissingExtraError(_NOT_INSTALLED.format(error.name)) from error
-    view = TextView(SystemClock())
+    pace = FAST if fast else FULL
+    if seconds is not None:
+        pace = Pace(seconds, pace.freshness)
+    flights = load_flights(rows)
+    _, table = new_demo_table(location, session.settings, pace.freshness)
+    view = TextView(clock)
     view.say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="streamhouse-spark-") as scratch:
         spark = open_spark("streamhouse demo", "local[2]", _spark_config(scratch))
         try:
-            pace = FAST if fast else FULL
-            if seconds is not None:
-                pace = Pace(seconds, pace.freshness)
-            table, proofs = Demo(spark, location, session.settings, pace, view, rows).run()
+            proofs = Demo(spark, location, session.settings, table, flights, pace, view).run()
         finally:
             spark.stop()
     failed = [proof.claim for proof in proofs if not proof.holds]
     if failed:
         raise Failure(f"the demo failed to prove: {'; '.join(failed)}")
-    _say_farewell(view, table, SystemClock().boot_ms() - started_ms)
+    _say_farewell(view, table, clock.boot_ms() - started_ms)
 
 
 def _spark_config(scratch: str) -> dict[str, str]:

@@ -36,7 +36,6 @@ def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | No
     builder = SparkSession.builder.appName(app_name)
     builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR")
     if master:
         builder = builder.master(master)
     for key, value in (config or {}).items():

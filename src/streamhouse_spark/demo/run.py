@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from streamhouse_spark.clock import Clock
-from streamhouse_spark.demo.demo_warehouse import new_demo_table
-from streamhouse_spark.demo.flights import TABLE, load_flights
+from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
 from streamhouse_spark.demo.other_readers import installed_readers
 from streamhouse_spark.demo.proofs import (
@@ -50,22 +49,22 @@ FAST: Final = Pace(18, "3s")
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One run. ``rows`` limits the flights."""
+    """One run, on a fresh ``table`` of the warehouse at ``location``."""
 
     spark: SparkSession
     location: str
     settings: Mapping[str, str]
+    table: Table
+    flights: pa.Table
     pace: Pace
     view: View
-    rows: int | None = None
 
-    def run(self) -> tuple[Table, list[Proof]]:
+    def run(self) -> list[Proof]:
         """Stream, tier and query at once, then prove that nothing is lost or doubled anywhere."""
-        flights = load_flights(self.rows)
-        warehouse, table = new_demo_table(self.location, self.settings, self.pace.freshness)
-        clock = warehouse.world.clock
+        table, flights = self.table, self.flights
+        clock = table.world.clock
         self.view.say(
-            f"{flights.num_rows:,} flights of 2013 stream into {TABLE} of {warehouse.url} for about "
+            f"{flights.num_rows:,} flights of 2013 stream into {TABLE} of {table.storage.url} for about "
             f"{self.pace.duration_s:.0f} seconds,\n"
             "while a tiering service moves them into its lake, and both are queried"
         )
@@ -78,23 +77,23 @@ class Demo:
                 stream.start()
                 queries.start()
                 with self._tiering():
-                    self._watch(stream, queries, table, flights, clock)
+                    self._watch(stream, queries, clock)
                     stream.finish()
             finally:
                 stream.stop()
                 queries.stop()
-            return table, self._prove(stream, queries, table, flights)
+            return self._prove(stream, queries)
 
-    def _watch(self, stream: FlightStream, queries: QueryLoop, table: Table, flights: pa.Table, clock: Clock) -> None:
+    def _watch(self, stream: FlightStream, queries: QueryLoop, clock: Clock) -> None:
         with self.view.streaming() as board:
             while not stream.finished():
                 queries.check()
-                state = table.refresh()
+                state = self.table.refresh()
                 share = stream.released / stream.num_files
                 queries.observed.buckets = bucket_lines(state)
                 queries.observed.lake_snapshots = len(state.lake_history)
-                last_row = max(0, round(share * flights.num_rows) - 1)
-                day = flights["time_hour"][last_row].as_py().date().isoformat()
+                last_row = max(0, round(share * self.flights.num_rows) - 1)
+                day = self.flights["time_hour"][last_row].as_py().date().isoformat()
                 board.update(Board(day, share, stream.batches, queries.observed))
                 clock.sleep_ms(_LOOK_EVERY_MS)
 
@@ -110,7 +109,8 @@ class Demo:
             service.stop()
             thread.join()
 
-    def _prove(self, stream: FlightStream, queries: QueryLoop, table: Table, flights: pa.Table) -> list[Proof]:
+    def _prove(self, stream: FlightStream, queries: QueryLoop) -> list[Proof]:
+        table, flights = self.table, self.flights
         proofs = _Proofs(self.view)
         source = facts_of(self.spark.read.parquet(str(stream.source)))
         proofs.add(prove_queries(queries.observed))
