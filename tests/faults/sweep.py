@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage, ListingLag, Op
@@ -62,20 +62,30 @@ def trace_of(scenario: Scenario, base: Run) -> list[Op]:
     return list(storage.trace)
 
 
-def sweep_scenario(scenario: Scenario, *, every_kind: bool = False) -> Figures:
+def sweep_scenario(
+    scenario: Scenario,
+    *,
+    every_kind: bool = False,
+    kinds: Sequence[str] = (),
+    methods: Sequence[str] = (),
+) -> Figures:
     """Meet each call with each kind of fault, or each of those that differ in effect.
+
+    ``kinds`` and ``methods`` narrow that down.
 
     Raises `AssertionError` naming the call and the fault after which an invariant did not hold.
     """
     figures = Figures()
-    kinds = fault_kinds()
+    makers = {k: v for k, v in fault_kinds().items() if not kinds or k in kinds}
     base = prepared(scenario)
     with scenario.limits():
         trace = trace_of(scenario, base)
         figures.calls = len(trace)
         for op in trace:
-            for kind, new_storage in kinds.items():
-                if not every_kind and kind not in EFFECTIVE_KINDS.get(op[1], kinds):
+            if methods and op[1] not in methods:
+                continue
+            for kind, new_storage in makers.items():
+                if not every_kind and kind not in EFFECTIVE_KINDS.get(op[1], makers):
                     continue
                 run = base.copy()
                 storage = new_storage(run.memory, op[0])

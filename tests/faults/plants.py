@@ -1,0 +1,341 @@
+"""Protocol bugs to plant: each takes one decision away from the product, the way a plausible change would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from streamhouse_spark import pin
+from streamhouse_spark.errors import StorageError, StreamhouseError
+from streamhouse_spark.lake import iceberg_round, tiering
+from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
+from streamhouse_spark.log.checkpoint import write_checkpoint
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.paths import segment_key
+
+Plant = Callable[[], "contextmanager[None]"]
+PLANTS: dict[str, Callable[[], Any]] = {}
+INFINITE_MS = 10**15
+
+
+def plant(function: Callable[[], Iterator[None]]) -> Callable[[], Any]:
+    manager = contextmanager(function)
+    PLANTS[function.__name__] = manager
+    return manager
+
+
+@contextmanager
+def patched(*patches: tuple[object, str, object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for target, name, value in patches:
+            stack.enter_context(mock.patch.object(target, name, value))
+        yield
+
+
+@plant
+def floor_is_not_looked_at_when_reading() -> Iterator[None]:
+    with patched((CommitLog, "_floor_allows", lambda *_: True)):
+        yield
+
+
+@plant
+def floor_is_not_looked_at_before_acknowledging() -> Iterator[None]:
+    def won(self: CommitLog, before: TableState, stored: Record) -> TableState:
+        self._state = fold(before, stored)
+        return self._state
+
+    with patched((CommitLog, "_won", won)):
+        yield
+
+
+@plant
+def exists_means_that_another_won() -> Iterator[None]:
+    original = CommitLog._put
+
+    def put(self: CommitLog, record: Record) -> Any:
+        stored, failure = original(self, record)
+        if failure is not None and stored is not None:
+            stored = replace(stored, attempt="another's")
+        return stored, failure
+
+    read = CommitLog._read_forward
+    with patched(
+        (CommitLog, "_put", put), (CommitLog, "_read_forward", lambda self, state, _own: read(self, state, {}))
+    ):
+        yield
+
+
+@plant
+def error_of_a_put_means_that_it_was_done() -> Iterator[None]:
+    original = CommitLog._put
+
+    def put(self: CommitLog, record: Record) -> Any:
+        stored, failure = original(self, record)
+        return (record, failure) if stored is None else (stored, failure)
+
+    with patched((CommitLog, "_put", put)):
+        yield
+
+
+@plant
+def late_landing_of_an_attempt_is_not_recognised() -> Iterator[None]:
+    original = CommitLog._read_forward
+
+    with patched((CommitLog, "_read_forward", lambda self, state, _own: original(self, state, {}))):
+        yield
+
+
+@plant
+def unknown_outcome_is_told_as_a_failure() -> Iterator[None]:
+    with patched((commit_log, "CommitStateUnknownError", StorageError)):
+        yield
+
+
+@plant
+def failed_append_deletes_its_segments() -> Iterator[None]:
+    original = staging.commit_staged
+
+    def commit(log: CommitLog, staged: staging.Staged, **kwargs: Any) -> Any:
+        try:
+            return original(log, staged, **kwargs)
+        except StreamhouseError:
+            for piece in staged.segments:
+                if piece.segment.uuid is not None:
+                    log._storage.delete(segment_key(staged.table_uuid, piece.segment.uuid))
+            raise
+
+    from streamhouse_spark import table
+
+    with patched((table, "commit_staged", commit)):
+        yield
+
+
+@plant
+def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
+    original = staging.commit_staged
+
+    def commit(log: CommitLog, staged: staging.Staged, **kwargs: Any) -> Any:
+        ends = dict(log.state.ends)
+        append = staging._append_action
+
+        def stale(state: TableState, pieces: staging.Staged, time_ms: int) -> Any:
+            logs = {b: replace(log_, end=ends[b]) for b, log_ in state.buckets.items()}
+            return append(replace(state, buckets=logs), pieces, time_ms)
+
+        with patched((staging, "_append_action", stale)):
+            return original(log, staged, **kwargs)
+
+    from streamhouse_spark import table
+
+    with patched((table, "commit_staged", commit)):
+        yield
+
+
+@plant
+def condemned_segments_are_committed() -> Iterator[None]:
+    with patched((staging, "_require_fresh", lambda *_: None)):
+        yield
+
+
+@plant
+def merged_segments_are_not_looked_up_among_the_condemned() -> Iterator[None]:
+    original = merge.merge
+
+    def forgetful(log: CommitLog, *args: Any) -> int:
+        commit = log.commit
+
+        def without_condemned(plan: Any, **kwargs: Any) -> Any:
+            return commit(lambda state, ms: plan(replace(state, condemned={}), ms), **kwargs)
+
+        with patched((log, "commit", without_condemned)):
+            return original(log, *args)
+
+    from streamhouse_spark import table
+
+    with patched((table, "merge", forgetful), (merge, "STAGED_AGE_MS_MAX", INFINITE_MS)):
+        yield
+
+
+@plant
+def merge_does_not_look_at_its_inputs_again() -> Iterator[None]:
+    with patched((merge, "_still_live", lambda *_: True)):
+        yield
+
+
+@plant
+def known_transactions_are_written_again() -> Iterator[None]:
+    with patched((commit_log, "known_transaction", lambda *_: None)):
+        yield
+
+
+@plant
+def only_the_newest_version_of_a_transaction_is_known() -> Iterator[None]:
+    original = commit_log.known_transaction
+
+    def known(state: TableState, transaction: Any) -> Any:
+        entry = original(state, transaction)
+        return entry if entry is None or entry.version == transaction.version else None
+
+    with patched((commit_log, "known_transaction", known)):
+        yield
+
+
+@plant
+def cleaning_does_not_wait() -> Iterator[None]:
+    original = cleaning._delete_condemned
+
+    def delete(log: Any, storage: Any, state: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, storage, state, now_ms, 0, report)
+
+    with patched((cleaning, "_delete_condemned", delete)):
+        yield
+
+
+@plant
+def records_go_without_waiting_for_the_grace() -> Iterator[None]:
+    original = cleaning._delete_records
+
+    def delete(log: Any, storage: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, storage, now_ms, -INFINITE_MS, report)
+
+    with patched((cleaning, "_delete_records", delete)):
+        yield
+
+
+@plant
+def floor_passes_records_with_inline_rows() -> Iterator[None]:
+    with patched((TableState, "oldest_inline_commit", lambda _: None)):
+        yield
+
+
+@plant
+def orphans_are_condemned_while_young() -> Iterator[None]:
+    original = cleaning._condemn_orphans
+
+    def condemn(log: Any, storage: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, storage, now_ms, 0, report)
+
+    with patched((cleaning, "_condemn_orphans", condemn)):
+        yield
+
+
+@plant
+def trimming_does_not_wait_for_the_lake() -> Iterator[None]:
+    original = retention.plan_trim
+
+    def plan(state: TableState, now_ms: int, ttl_ms: int, **_: Any) -> Mapping[int, int]:
+        return original(replace(state, lake=None), now_ms, ttl_ms, lake_enabled=False)
+
+    with patched((retention, "plan_trim", plan)):
+        yield
+
+
+@plant
+def trimming_takes_one_segment_too_many() -> Iterator[None]:
+    original = retention.plan_trim
+
+    def plan(state: TableState, now_ms: int, ttl_ms: int, **kwargs: Any) -> Mapping[int, int]:
+        starts = dict(original(state, now_ms, ttl_ms, **kwargs))
+        for bucket, start in starts.items():
+            following = [s.end_offset for s in state.buckets[bucket].segments if s.base_offset == start]
+            starts[bucket] = following[0] if following else start
+        return starts
+
+    with patched((retention, "plan_trim", plan)):
+        yield
+
+
+@plant
+def union_begins_one_offset_behind_the_lake() -> Iterator[None]:
+    original = pin.hot_range
+
+    def hot_range(log: Any, lake_offset: int) -> OffsetRange:
+        found = original(log, lake_offset)
+        return OffsetRange(min(found.start + 1, found.end), found.end)
+
+    with patched((pin, "hot_range", hot_range)):
+        yield
+
+
+@plant
+def union_begins_one_offset_before_the_lakes_end() -> Iterator[None]:
+    original = pin.hot_range
+
+    def hot_range(log: Any, lake_offset: int) -> OffsetRange:
+        found = original(log, lake_offset)
+        return OffsetRange(max(log.start, found.start - 1), found.end)
+
+    with patched((pin, "hot_range", hot_range)):
+        yield
+
+
+@plant
+def lake_commits_are_not_fenced_by_offsets() -> Iterator[None]:
+    with patched((iceberg_round, "_require_offsets", lambda *_: None)):
+        yield
+
+
+@plant
+def log_records_its_own_ends_as_the_lakes_offsets() -> Iterator[None]:
+    original = tiering.TieringJob._record
+
+    def record(self: Any, snapshot: Any) -> None:
+        original(self, replace(snapshot, offsets=dict(self._log.refresh().ends)))
+
+    with patched((tiering.TieringJob, "_record", record)):
+        yield
+
+
+@plant
+def log_does_not_say_what_the_lake_holds_after_a_crash() -> Iterator[None]:
+    """The next round begins where the log's record says, not where the lake says."""
+    original = tiering.plan_tiering
+
+    def plan(buckets: Any, _offsets: Any, targets: Any, **kwargs: Any) -> Any:
+        recorded = LAST_RECORDED.get("offsets", {})
+        return original(buckets, recorded, targets, **kwargs)
+
+    def require_dense(*_: Any) -> None:
+        return None
+
+    refreshed = tiering.TieringJob._refreshed
+
+    def remember(self: Any) -> TableState:
+        state = refreshed(self)
+        LAST_RECORDED["offsets"] = dict(state.lake.offsets) if state.lake else {}
+        return state
+
+    with patched(
+        (tiering, "plan_tiering", plan),
+        (tiering.TieringJob, "_refreshed", remember),
+        (iceberg_round, "_require_dense", require_dense),
+    ):
+        yield
+
+
+LAST_RECORDED: dict[str, Any] = {}
+
+
+@plant
+def checkpoint_is_written_before_the_commit() -> Iterator[None]:
+    original = CommitLog._put
+
+    def put(self: CommitLog, record: Record) -> Any:
+        if self._state is not None:
+            write_checkpoint(self._storage, fold(self._state, encode_record(record, record.attempt).stored))
+        return original(self, record)
+
+    with patched((CommitLog, "_put", put)):
+        yield
+
+
+@plant
+def dropped_tables_take_rows() -> Iterator[None]:
+    with patched((commit_log, "_require_live", lambda *_: None)):
+        yield

@@ -1,0 +1,223 @@
+"""The suite finds each planted bug within seconds, and finds nothing where none is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults import interleave as il
+from faults import scenarios as sc
+from faults.faulty_storage import Fault, FaultyStorage
+from faults.plants import PLANTS
+from faults.scenarios import Run
+from faults.sweep import sweep_scenario
+from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.model import Transaction
+
+
+def sweeping(scenario: type[sc.Scenario], *kinds: str, method: str = "put_if_absent") -> Callable[[], object]:
+    return lambda: sweep_scenario(scenario(), kinds=kinds, methods=(method,))
+
+
+def interleaving(work: str, between: str) -> Callable[[], object]:
+    return lambda: il.check_interleavings(work, between)
+
+
+def an_append_whose_outcome_stays_unknown() -> None:
+    """The record is stored, the answer is lost, and so is what it is read back with; later rows follow."""
+    base = Run()
+    base.create()
+    base.append()
+    base.prepare_batch(num_rows=4, row_chars=sc.LARGE)
+    commit_at = il.calls_of(base, lambda run: run.send_batch()) - 1
+    run = base.copy()
+    run.start_process(FaultyStorage(run.memory, {commit_at: Fault.LOST_ACK, commit_at + 1: Fault.ERROR_BEFORE}))
+    try:
+        run.send_batch()
+    except StreamhouseError as error:
+        told_unknown = isinstance(error, CommitStateUnknownError)
+    run.start_process(run.memory)
+    run.append()
+    run.check()
+    assert told_unknown
+
+
+def an_old_transaction_sent_again() -> None:
+    run = Run()
+    run.create()
+    first = run.append(transaction=Transaction("app", 1))
+    run.append(transaction=Transaction("app", 2))
+    run.start_process(run.memory)
+    run.history.append(run.open(), run.history.batches[first.number])
+    run.check()
+
+
+def a_cleaner_at_work_while_an_append_is_staged() -> None:
+    """Nobody sleeps, so nobody may notice the cleaner."""
+
+    def clean(run: Run) -> None:
+        run.clock.advance(1000)
+        il.rival(run).maintain()
+
+    il.BETWEEN["cleans"] = clean
+    try:
+        il.check_interleavings("append objects", "cleans")
+    finally:
+        del il.BETWEEN["cleans"]
+
+
+def a_reader_whose_segments_are_merged_and_cleaned() -> None:
+    def merge_and_clean(run: Run) -> None:
+        run.clock.advance(1000)
+        for _ in range(3):
+            il.rival(run).maintain()
+
+    il.BETWEEN["merges and cleans"] = merge_and_clean
+    try:
+        il.check_interleavings("read", "merges and cleans")
+    finally:
+        del il.BETWEEN["merges and cleans"]
+
+
+def days_of_writing_and_cleaning() -> None:
+    with il.small_limits():
+        run = Run()
+        run.create()
+        for _ in range(4):
+            run.append()
+            table = run.open()
+            table.log.checkpoint(table.refresh())
+            il.cleaning.clean(table.log, run.memory)
+            run.clock.advance(25 * sc.HOUR_MS)
+            run.observe()
+        il.cleaning.clean(run.open().log, run.memory)
+    run.check()
+
+
+def a_writer_of_a_dropped_table() -> None:
+    run = Run()
+    run.create()
+    run.append()
+    sleeper = il.rival(run)
+    run.warehouse.drop_table(sc.NAME)
+    with pytest.raises(TableNotFoundError):
+        run.history.append(sleeper, run.history.new_batch())
+
+
+def a_reader_that_slept_meets_a_void_record() -> None:
+    with il.small_limits():
+        run = il.prepared_table()
+        run.prepare_batch()
+        reader, writer = il.rival(run), il.rival(run)
+        il.a_day_passes_with_cleaning(run)
+        assert run.batch is not None
+        run.history.append(writer, run.batch)
+        ids = sorted(reader.to_arrow().column("id").to_pylist())
+    run.check()
+    assert ids == sorted(run.observe().all_ids())
+
+
+def a_merge_while_others_append_and_merge() -> None:
+    def append_and_merge(run: Run) -> None:
+        il.rival_appends(run)
+        il.rival_merges(run)
+
+    il.BETWEEN["appends and merges"] = append_and_merge
+    try:
+        il.check_interleavings("merge", "appends and merges")
+    finally:
+        del il.BETWEEN["appends and merges"]
+
+
+def tier_a_table_twice_and_trim_it() -> None:
+    run = Run()
+    run.create(properties={**sc.LAKE, "table.log.ttl": "1h"})
+    run.append()
+    run.tier()
+    run.append()
+    run.clock.advance(2 * sc.HOUR_MS)
+    run.append()
+    run.observe()
+    run.open().maintain()
+    run.check()
+    run.tier()
+    run.append()
+    run.check()
+
+
+def trim_a_table_without_a_lake() -> None:
+    run = Run()
+    run.create(properties={"table.log.ttl": "1h"})
+    run.append()
+    run.clock.advance(2 * sc.HOUR_MS)
+    kept = [run.append(), run.append()]
+    run.observe()
+    run.open().maintain()
+    assert sorted(run.open().to_arrow().column("id").to_pylist()) == [i for b in kept for i in b.ids]
+
+
+def append_while_tiering() -> None:
+    il.check_interleavings("tier", "appends", every=5)
+
+
+FINDERS: dict[str, Callable[[], object]] = {
+    "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
+    "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
+    "exists_means_that_another_won": sweeping(sc.AppendInline, "own exists"),
+    "error_of_a_put_means_that_it_was_done": sweeping(sc.AppendInline, "error before"),
+    "late_landing_of_an_attempt_is_not_recognised": sweeping(sc.AppendInline, "lands late"),
+    "unknown_outcome_is_told_as_a_failure": an_append_whose_outcome_stays_unknown,
+    "failed_append_deletes_its_segments": an_append_whose_outcome_stays_unknown,
+    "base_offsets_come_from_the_state_at_staging": interleaving("append inline", "appends"),
+    "condemned_segments_are_committed": interleaving("append objects", "sleeps while others clean"),
+    "merged_segments_are_not_looked_up_among_the_condemned": interleaving("merge", "sleeps while others clean"),
+    "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
+    "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
+    "only_the_newest_version_of_a_transaction_is_known": an_old_transaction_sent_again,
+    "cleaning_does_not_wait": a_reader_whose_segments_are_merged_and_cleaned,
+    "records_go_without_waiting_for_the_grace": a_reader_whose_segments_are_merged_and_cleaned,
+    "floor_passes_records_with_inline_rows": days_of_writing_and_cleaning,
+    "orphans_are_condemned_while_young": a_cleaner_at_work_while_an_append_is_staged,
+    "trimming_does_not_wait_for_the_lake": tier_a_table_twice_and_trim_it,
+    "trimming_takes_one_segment_too_many": trim_a_table_without_a_lake,
+    "union_begins_one_offset_behind_the_lake": tier_a_table_twice_and_trim_it,
+    "union_begins_one_offset_before_the_lakes_end": tier_a_table_twice_and_trim_it,
+    "lake_commits_are_not_fenced_by_offsets": lambda: il.check_interleavings("tier", "tiers", every=3),
+    "log_records_its_own_ends_as_the_lakes_offsets": append_while_tiering,
+    "log_does_not_say_what_the_lake_holds_after_a_crash": sweeping(sc.TierFirst, "crash after"),
+    "checkpoint_is_written_before_the_commit": sweeping(sc.AppendObjects, "crash before"),
+    "dropped_tables_take_rows": a_writer_of_a_dropped_table,
+}
+
+
+def test_every_plant_has_a_finder():
+    assert set(FINDERS) == set(PLANTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FINDERS)
+def test_the_bug_is_found(name):
+    with PLANTS[name](), pytest.raises((AssertionError, StreamhouseError, pytest.fail.Exception)) as found:
+        FINDERS[name]()
+    print(f"{name}: {str(found.value)[:200]}")  # noqa: T201
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "floor_is_not_looked_at_when_reading",
+        "unknown_outcome_is_told_as_a_failure",
+        "only_the_newest_version_of_a_transaction_is_known",
+        "cleaning_does_not_wait",
+        "floor_passes_records_with_inline_rows",
+        "orphans_are_condemned_while_young",
+        "trimming_does_not_wait_for_the_lake",
+        "trimming_takes_one_segment_too_many",
+        "dropped_tables_take_rows",
+    ],
+)
+def test_nothing_is_found_without_the_bug(name):
+    """The other finders are parts of the sweeps, which run without bugs elsewhere."""
+    FINDERS[name]()
