@@ -17,23 +17,6 @@ PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
 
 
-def can_have_stats(data_type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(data_type)
-        or pa.types.is_floating(data_type)
-        or pa.types.is_date(data_type)
-        or pa.types.is_timestamp(data_type)
-        or pa.types.is_decimal(data_type)
-        or pa.types.is_string(data_type)
-    )
-
-
-def default_stats_columns(schema: pa.Schema) -> tuple[str, ...]:
-    """The columns that get statistics unless the table says otherwise: the first 32 that cost little to compare."""
-    cheap = [f.name for f in schema if can_have_stats(f.type) and not pa.types.is_string(f.type)]
-    return tuple(cheap[:32])
-
-
 def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> dict[str, list[Any]]:
     out = {}
     for name in columns:
