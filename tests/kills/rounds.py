@@ -1,0 +1,158 @@
+"""Kill real processes at random moments, start them again, and prove at the end that nothing was lost or doubled."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from kills.workers import NAME, SCHEMA, read_journal, rows_of, run, tier
+from streamhouse_spark.log.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.segment_reader import verify_segment
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
+START_S_MAX = 60
+PROPERTIES = {"bucket.key": "id", "table.log.ttl": "1s"}
+
+
+@dataclass
+class Figures:
+    kills: int = 0
+    acknowledged: int = 0
+    attempted: int = 0
+    rows: int = 0
+    reads: int = 0
+    rounds_tiered: int = 0
+    kills_by_role: Counter[str] = field(default_factory=Counter)
+    slowest_start_s: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills ({dict(self.kills_by_role)}), {self.acknowledged} of {self.attempted} batches "
+            f"acknowledged, {self.rows} rows, {self.reads} reads, {self.rounds_tiered} tiering rounds; "
+            f"0 lost, 0 doubled, 0 gaps; slowest start {self.slowest_start_s:.2f} s"
+        )
+
+
+def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, str] | None = None) -> Figures:
+    """Raises `AssertionError` where a row was lost, doubled, torn or misplaced, or a process failed by itself."""
+    chance = random.Random(seed)
+    location = str(directory / "warehouse")
+    Warehouse(location, settings).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kills.workers", "pyiceberg.table"])
+    figures = Figures()
+    running: dict[tuple[str, int], BaseProcess] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    try:
+        for _ in range(rounds):
+            for role, number in PROCESSES:
+                if (role, number) not in running:
+                    process = context.Process(
+                        target=run, args=(role, location, str(journal(directory, role, number)), number)
+                    )
+                    process.start()
+                    running[role, number] = process
+                    sizes[role, number] = size_of(journal(directory, role, number))
+            if chance.random() < 0.8:  # the other kills meet processes that are just starting
+                await_progress(directory, sizes)
+            time.sleep(chance.uniform(0, 0.3))
+            for victim in chance.sample(sorted(running), chance.choice((1, 1, 2, 4))):
+                kill(running.pop(victim), victim, directory)
+                figures.kills += 1
+                figures.kills_by_role[victim[0]] += 1
+    finally:
+        for victim in sorted(running):
+            kill(running[victim], victim, directory)
+    check(directory, figures)
+    return figures
+
+
+def kill(process: BaseProcess, victim: tuple[str, int], directory: Path) -> None:
+    process.kill()
+    process.join()
+    process.close()
+    for event in read_journal(journal(directory, *victim)):
+        assert event["kind"] != "error", f"{victim} failed by itself: {event['text']}"
+
+
+def await_progress(directory: Path, sizes: dict[tuple[str, int], int]) -> None:
+    """Wait until each process that was started has done something."""
+    until = time.monotonic() + START_S_MAX
+    while any(size_of(journal(directory, *who)) <= size + 1 for who, size in sizes.items()):
+        assert time.monotonic() < until, f"some of {sorted(sizes)} did nothing for {START_S_MAX} s"
+        time.sleep(0.005)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def journal(directory: Path, role: str, number: int) -> Path:
+    return directory / f"{role}-{number}.journal"
+
+
+def check(directory: Path, figures: Figures) -> None:
+    """What the journals say against what a process that starts now finds."""
+    started = time.monotonic()
+    table = Warehouse(str(directory / "warehouse")).table(NAME)
+    figures.slowest_start_s = time.monotonic() - started
+    stored = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
+    hot = hot_rows(table)
+    known = 0
+    for number in (1, 2):
+        events = list(read_journal(journal(directory, "writer", number)))
+        acknowledged = {e["batch"]: e["offsets"] for e in events if e["kind"] == "acknowledged"}
+        attempted = {e["batch"] for e in events if e["kind"] == "attempt"}
+        figures.acknowledged += len(acknowledged)
+        figures.attempted += len(attempted)
+        for batch in attempted:
+            ids = rows_of(number, batch).column("id").to_pylist()
+            times = {stored[i] for i in ids}
+            allowed = {1} if batch in acknowledged else {0, 1}
+            is_whole = len(times) == 1 and times <= allowed
+            assert is_whole, f"batch {batch} of writer {number} is stored {times} times, allowed are {allowed}"
+            known += len(ids) if times == {1} else 0
+        for batch, offsets in acknowledged.items():
+            check_place(set(rows_of(number, batch).column("id").to_pylist()), offsets, hot)
+    assert known == stored.total(), f"{stored.total() - known} rows that nobody wrote"
+    ends = sum(log.end for log in table.state.buckets.values())
+    assert ends == stored.total(), f"the offsets end at {ends}, {stored.total()} rows are stored"
+    figures.rows = ends
+    figures.reads = sum(e["kind"] == "read" for e in read_journal(journal(directory, "reader", 1)))
+    figures.rounds_tiered = sum(e["kind"] == "tiered" for e in read_journal(journal(directory, "tierer", 1)))
+    check_files(table)
+    tier(table)
+    assert Counter(table.lake.to_arrow(columns=["id"]).column("id").to_pylist()) == stored, "the lake is not the table"
+
+
+def hot_rows(table: Table) -> dict[tuple[int, int], int]:
+    """(bucket, offset) → row, of the hot log."""
+    state = table.refresh()
+    found = {}
+    for bucket, log in state.buckets.items():
+        split = plan_range(state, bucket, log.offsets)
+        for batch in check_dense(read_split(table.storage, split, state.schema, ["id"]), log.offsets):
+            for place, row_id in enumerate(batch.batch.column("id").to_pylist(), batch.base_offset):
+                found[bucket, place] = row_id
+    return found
+
+
+def check_place(ids: set[int], offsets: dict[str, list[int]], hot: dict[tuple[int, int], int]) -> None:
+    """The offsets that a batch was given hold its rows, as far as the log still has them; a replay may give none."""
+    for bucket, (start, end) in offsets.items():
+        for offset in range(start, end):
+            row_id = hot.get((int(bucket), offset))
+            assert row_id is None or row_id in ids, f"offset {offset} of bucket {bucket} holds another row"
+
+
+def check_files(table: Table) -> None:
+    state = table.refresh()
+    for segment in state.live_segments():
+        verify_segment(table.storage, state.table_uuid, segment, state.schemas[segment.schema_id].arrow)

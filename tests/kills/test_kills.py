@@ -1,0 +1,16 @@
+"""SIGKILL against two writers, a tierer and a reader, on a local disk and without a JVM."""
+
+from __future__ import annotations
+
+import pytest
+
+from kills.rounds import kill_rounds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_ten_rounds_of_kills(tmp_path):
+    figures = kill_rounds(tmp_path, rounds=10, seed=1)
+    print(figures)  # noqa: T201
+    assert figures.acknowledged > 10
+    assert figures.reads > 0

@@ -1,0 +1,122 @@
+"""The processes that get killed: writers, a tierer that also maintains, and a reader.
+
+Each writes a journal, one line per event, forced to disk before it goes on. Lines are complete or, where the process
+died while writing, the last one is cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+NAME = "sales.orders"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+WRITER_IDS = 10**12
+BATCH_IDS = 10**4
+TEXT = "x" * 40
+
+
+def rows_of(writer: int, batch: int) -> pa.Table:
+    """The rows of a batch, few or many, the same whenever they are sent."""
+    count = (1, 5, 40, 400)[(batch * 7 + writer) % 4]
+    first = writer * WRITER_IDS + batch * BATCH_IDS
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "text": [TEXT] * count}, schema=SCHEMA)
+
+
+class Journal:
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(self._fd, b"\n")  # ends a line that the process before this one could not finish
+
+    def write(self, kind: str, **values: Any) -> None:
+        os.write(self._fd, json.dumps({"kind": kind, **values}).encode() + b"\n")
+        os.fsync(self._fd)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines."""
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def writer(location: str, journal_path: str, number: int) -> None:
+    """Append batch after batch. Every second batch has a transaction, and is sent again after a restart."""
+    events = list(read_journal(Path(journal_path)))
+    journal = Journal(journal_path)
+    sent = [e["batch"] for e in events if e["kind"] == "attempt"]
+    acknowledged = {e["batch"] for e in events if e["kind"] == "acknowledged"}
+    batch = (sent[-1] if sent else 0) + 1
+    table = Warehouse(location).table(NAME)
+    if sent and is_transaction(sent[-1]) and sent[-1] not in acknowledged:
+        batch = sent[-1]
+    while True:
+        transaction = Transaction(f"writer-{number}", batch) if is_transaction(batch) else None
+        journal.write("attempt", batch=batch)
+        offsets = table.append(rows_of(number, batch), transaction=transaction)
+        ranges = {str(b): [r.start, r.end] for b, r in offsets.items()}
+        journal.write("acknowledged", batch=batch, offsets=ranges)
+        batch += 1
+
+
+def is_transaction(batch: int) -> bool:
+    return batch % 2 == 0
+
+
+def tierer(location: str, journal_path: str, number: int) -> None:
+    """Tier, trim, merge and clean for ever."""
+    journal = Journal(journal_path)
+    table = Warehouse(location).table(NAME)
+    rounds = 0
+    while True:
+        report = tier(table)
+        if rounds % 5 == number % 5:
+            table.maintain()
+        rounds += 1
+        journal.write("tiered", rows=report.rows, conflicts=report.conflicts)
+        time.sleep(0.01)
+
+
+def tier(table: Table) -> Any:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def reader(location: str, journal_path: str, _number: int) -> None:
+    """Read the union again and again: no row twice, none that was there before missing."""
+    journal = Journal(journal_path)
+    table = Warehouse(location).table(NAME)
+    before: set[int] = set()
+    while True:
+        ids = table.to_arrow(columns=["id"]).column("id").to_pylist()
+        seen = set(ids)
+        assert len(seen) == len(ids), f"{len(ids) - len(seen)} rows twice"
+        assert seen >= before, f"{len(before - seen)} rows vanished, for example {min(before - seen)}"
+        before = seen
+        journal.write("read", rows=len(ids))
+
+
+ROLES: dict[str, Callable[[str, str, int], None]] = {"writer": writer, "tierer": tierer, "reader": reader}
+
+
+def run(role: str, location: str, journal_path: str, number: int) -> None:
+    """What a process does. An error goes into the journal, where the test finds it."""
+    try:
+        ROLES[role](location, journal_path, number)
+    except BaseException:
+        Journal(journal_path).write("error", text=traceback.format_exc())
+        raise
