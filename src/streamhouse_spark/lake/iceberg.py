@@ -159,7 +159,7 @@ class IcebergLake:
         how = projection(lake, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        splits = plan_splits(table, snapshot_id, iceberg_filter(predicates, lake))
+        splits = plan_splits(table, snapshot, iceberg_filter(predicates, lake, metadata.schema()))
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
     def read_split(

@@ -46,6 +46,7 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StreamhouseError
 from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
+from streamhouse_spark.lake.iceberg_io import manifests_of
 from streamhouse_spark.lake.iceberg_offsets import COMMIT_PROPERTY, USER_PROPERTY, find_commit
 from streamhouse_spark.lake.iceberg_schema import partition_record
 
@@ -226,7 +227,9 @@ class _SnapshotBuilder:
         """The parent's manifests without the removed files, and those files."""
         if self._parent is None:
             return [], []
-        manifests = [m for m in self._parent.manifests(self._table.io) if m.has_added_files() or m.has_existing_files()]
+        manifests = [
+            m for m in manifests_of(self._table.io, self._parent) if m.has_added_files() or m.has_existing_files()
+        ]
         wanted = set(self._change.removed)
         if not wanted:
             return manifests, []

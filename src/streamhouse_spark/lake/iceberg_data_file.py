@@ -23,7 +23,7 @@ from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.files import CountingSink, FileAccess, parquet_sink
 from streamhouse_spark.lake.iceberg_schema import file_schema, partition_record, partition_types
 from streamhouse_spark.lake.offset_runs import OffsetRuns
-from streamhouse_spark.lake.parquet_read import BUCKET_KEY, OFFSETS_KEY, TABLE_KEY
+from streamhouse_spark.lake.parquet_read import BUCKET_KEY, FIELD_IDS_KEY, OFFSETS_KEY, TABLE_KEY, field_ids_text
 
 PATH_PART_CHARS_MAX = 150
 ROW_GROUP_ROWS_MAX = 1 << 20
@@ -162,6 +162,7 @@ class PartitionFile:
                 TABLE_KEY: self._context.table_uuid,
                 BUCKET_KEY: str(self._bucket),
                 OFFSETS_KEY: runs.to_text(),
+                FIELD_IDS_KEY: field_ids_text(field.field_id for field in self._shape.schema.fields),
             }
         )
         with self._stack:

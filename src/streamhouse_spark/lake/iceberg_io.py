@@ -11,6 +11,8 @@ from types import TracebackType
 
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
@@ -22,6 +24,13 @@ _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, Assert
 """What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
+
+
+def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """The snapshot's manifests, as its manifest list says it: pyiceberg's own way goes through a cache by path, which a
+    commit must not depend on.
+    """
+    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager

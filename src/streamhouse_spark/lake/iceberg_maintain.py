@@ -29,7 +29,7 @@ from streamhouse_spark.lake.base import (
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
-from streamhouse_spark.lake.iceberg_io import lake_metadata
+from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import (
     OFFSETS_PROPERTY,
     TABLE_UUID_PROPERTY,
@@ -103,7 +103,7 @@ def plan_compaction(
     Files that another engine wrote are left alone, and so is a snapshot that has delete files: rows that were deleted
     by position or value could come back.
     """
-    manifests = snapshot.manifests(table.io)
+    manifests = manifests_of(table.io, snapshot)
     if _has_deletes(snapshot, table):
         return []
     entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
@@ -181,7 +181,7 @@ def compaction_change(
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
-    deletes = (m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DELETES)
+    deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return any(m.has_added_files() or m.has_existing_files() for m in deletes)
 
 
@@ -251,7 +251,7 @@ def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     with lake_metadata(table.location()):
         for snapshot in snapshots:
             needed[snapshot.manifest_list] = None
-            for manifest in snapshot.manifests(table.io):
+            for manifest in manifests_of(table.io, snapshot):
                 if manifest.manifest_path in needed:
                     continue
                 needed[manifest.manifest_path] = None

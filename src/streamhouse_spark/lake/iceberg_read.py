@@ -20,15 +20,16 @@ from pyiceberg.expressions import (
     NotNull,
     Reference,
 )
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
-from streamhouse_spark.lake.iceberg_io import lake_metadata
+from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -81,15 +82,12 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_splits(table: Table, snapshot_id: int | None, row_filter: BooleanExpression) -> list[LakeSplit]:
-    """The data files of a snapshot, or the current one, that can hold rows of the filter.
-
-    Large files are cut into parts of whole row groups.
-    """
-    scan = table.scan(row_filter=row_filter, case_sensitive=False, snapshot_id=snapshot_id)
+def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[LakeSplit]:
+    """The data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
+    planner = ManifestGroupPlanner(table.metadata, table.io, row_filter, case_sensitive=False)
     with lake_metadata(table.location()):
         try:
-            tasks = list(scan.plan_files())
+            tasks = list(planner.plan_files(manifests_of(table.io, snapshot)))
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise
@@ -154,23 +152,32 @@ _OPERATORS: dict[str, Any] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
     "in": In,
+    "is null": lambda name, _: IsNull(term=Reference(name)),
+    "not null": lambda name, _: NotNull(term=Reference(name)),
 }
 
 
-def iceberg_filter(predicates: Sequence[Predicate], lake: Schema) -> BooleanExpression:
-    """All of the predicates as one Iceberg filter; those on columns that the lake does not have prune nothing."""
-    names = {f.name.casefold(): f.name for f in lake.fields}
-    terms = [_term(names[p[0].casefold()], p[1], p[2]) for p in predicates if p[0].casefold() in names]
-    return And(AlwaysTrue(), AlwaysTrue(), *terms)
+def iceberg_filter(predicates: Sequence[Predicate], lake: Schema, current: Schema) -> BooleanExpression:
+    """Those of the predicates that can prune files, as one filter on ``current``, the names of which may be newer.
+
+    A predicate on a column that is not there, or with a value of another type, prunes nothing: filtering rows decides.
+    Raises `InvalidOptionError` for an unknown operator.
+    """
+    ids = {f.name.casefold(): f.field_id for f in lake.fields}
+    names = {f.field_id: f.name for f in current.fields}
+    terms = [_term(names.get(ids.get(p[0].casefold(), -1)), p[1], p[2], current) for p in predicates]
+    return And(AlwaysTrue(), AlwaysTrue(), *(term for term in terms if term is not None))
 
 
-def _term(name: str, operator: str, value: Any) -> BooleanExpression:
+def _term(name: str | None, operator: str, value: Any, schema: Schema) -> BooleanExpression | None:
     operator = operator.lower()
-    if operator == "is null":
-        return IsNull(term=Reference(name))
-    if operator == "not null":
-        return NotNull(term=Reference(name))
     if operator not in _OPERATORS:
-        raise InvalidOptionError(f"predicate operator {operator!r} on {name}: expected one of {sorted(_OPERATORS)}")
-    made: BooleanExpression = _OPERATORS[operator](name, value)
-    return made
+        raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {', '.join(_OPERATORS)}")
+    if name is None:
+        return None
+    try:
+        term: BooleanExpression = _OPERATORS[operator](name, value)
+        bind(schema, term, case_sensitive=False)
+    except (ValueError, TypeError):
+        return None
+    return term

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from streamhouse_spark.model import OffsetRange
 TABLE_KEY = "streamhouse.table"
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
+FIELD_IDS_KEY = "streamhouse.field-ids"
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
@@ -35,8 +36,9 @@ def read_split(
     Raises `SnapshotExpiredError` when the file is gone, `CorruptDataError` when it cannot be read.
     """
     with _opened(files, split.location) as file:
-        columns = _FileColumns(file.schema_arrow, projection)
+        columns = _FileColumns(file, split.location, projection)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        _require_rows(file, split, groups)
         deleted = _deleted_positions(files, split)
         position = sum(file.metadata.row_group(i).num_rows for i in range(groups.start)) if len(deleted) else 0
         for batch in _batches(file, split.location, list(groups), columns.names):
@@ -59,12 +61,15 @@ def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, 
         batches = list(read_split(files, split, projection, filter=filter))
         return pa.Table.from_batches(batches, schema=projection.schema.arrow)
     with _opened(files, split.location, verified=False) as file:
-        columns = _FileColumns(file.schema_arrow, projection)
+        columns = _FileColumns(file, split.location, projection)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        _require_rows(file, split, groups)
         try:
             table = file.read_row_groups(list(groups), columns=columns.names, use_threads=True)
         except _DAMAGE as error:
             raise _damaged(split.location, error) from error
+        if table.num_rows != sum(file.metadata.row_group(i).num_rows for i in groups):
+            raise CorruptDataError(f"lake file {split.location} holds {table.num_rows} rows, not all; restore it")
         rows = columns.project_table(table)
     return rows if filter is None else rows.filter(filter)
 
@@ -72,12 +77,19 @@ def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, 
 class _FileColumns:
     """Where the projection's columns are in one file, and how to bring them into the table's types."""
 
-    def __init__(self, file_schema: pa.Schema, projection: LakeProjection) -> None:
+    def __init__(self, file: pq.ParquetFile, location: str, projection: LakeProjection) -> None:
+        file_schema = file.schema_arrow
         by_id = {
             int(field.metadata[FIELD_ID]): field.name
             for field in file_schema
             if field.metadata and FIELD_ID in field.metadata
         }
+        written = (file.metadata.metadata or {}).get(FIELD_IDS_KEY.encode())
+        if written is not None and written != field_ids_text(by_id).encode():
+            raise CorruptDataError(
+                f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
+                "restore it, or drop it from the lake table"
+            )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow
         self._sources = [
@@ -104,6 +116,22 @@ class _FileColumns:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
 
+def field_ids_text(field_ids: Iterable[int]) -> str:
+    """The ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    return ",".join(str(field_id) for field_id in field_ids)
+
+
+def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
+    """The footer is whole: nothing else checks it, and less of it reads as fewer rows."""
+    counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
+    if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
+        raise CorruptDataError(
+            f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
+            f"{split.num_rows}; restore it, or drop it from the lake table"
+        )
+
+
 def _cast(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
     return column if column.type.equals(wanted) else column.cast(wanted)
 
@@ -128,10 +156,19 @@ def _opened(files: FileAccess, location: str, *, verified: bool = True) -> pq.Pa
 
 
 def _batches(file: pq.ParquetFile, location: str, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
-    except _DAMAGE as error:
-        raise _damaged(location, error) from error
+    expected = sum(file.metadata.row_group(i).num_rows for i in groups)
+    batches = file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
+    while True:
+        try:
+            batch = next(batches, None)
+        except _DAMAGE as error:
+            raise _damaged(location, error) from error
+        if batch is None:
+            break
+        expected -= batch.num_rows
+        yield batch
+    if expected:
+        raise CorruptDataError(f"lake file {location}: {expected} rows of its row groups could not be read; restore it")
 
 
 def _damaged(location: str, error: Exception) -> CorruptDataError:
@@ -270,7 +307,7 @@ class _Cursor:
         files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
     ) -> Iterator[pa.RecordBatch]:
         with _opened(files, location) as file:
-            columns = _FileColumns(file.schema_arrow, projection)
+            columns = _FileColumns(file, location, projection)
             ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
             group_first = int(np.searchsorted(ends, first, side="right"))
             group_last = int(np.searchsorted(ends, last, side="left")) + 1
