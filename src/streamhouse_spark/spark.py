@@ -75,11 +75,13 @@ class TieringService:
         round that moved rows. ``maintenance_ms`` is the time between two maintenances of a table.
         """
         from streamhouse_spark.datasource.connection import Connection
+        from streamhouse_spark.datasource.tiering_job import spark_tasks
         from streamhouse_spark.datasource.tiering_service import Service
 
+        connection = Connection.of(warehouse, settings or {})
         self._service = Service(
-            spark,
-            Connection.of(warehouse, settings or {}),
+            spark_tasks(spark, connection),
+            connection,
             tables,
             on_report=on_report,
             maintenance_ms=maintenance_ms,

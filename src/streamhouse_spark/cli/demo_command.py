@@ -16,6 +16,8 @@ from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.table import Table
 
 DEFAULT_LOCATION: Final = "demo-warehouse"
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for a minute, optimising its code costs more than it brings."""
 _NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
@@ -61,7 +63,7 @@ def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None)
     view = TextView(clock)
     view.say("starting Spark")
     with tempfile.TemporaryDirectory(prefix="streamhouse-spark-") as scratch:
-        spark = open_spark("streamhouse demo", "local[2]", _spark_config(scratch))
+        spark = open_spark("streamhouse demo", "local[2]", _spark_config(scratch), java_options=_JAVA_OPTIONS)
         try:
             proofs = Demo(spark, location, session.settings, table, flights, pace, view).run()
         finally:

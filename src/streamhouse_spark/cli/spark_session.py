@@ -19,8 +19,10 @@ _LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
 """Errors only: a command line speaks for itself."""
 
 
-def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | None = None) -> SparkSession:
-    """A session whose local workers run this very Python.
+def open_spark(
+    app_name: str, master: str | None, config: Mapping[str, str] | None = None, *, java_options: str = ""
+) -> SparkSession:
+    """A session whose local workers run this very Python, and which logs errors only.
 
     Raises `MissingExtraError`, saying what to install, where Java or PySpark is missing.
     """
@@ -34,7 +36,8 @@ def open_spark(app_name: str, master: str | None, config: Mapping[str, str] | No
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
-    builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
+    options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}"
+    builder = builder.config("spark.driver.extraJavaOptions", options)
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     if master:
         builder = builder.master(master)

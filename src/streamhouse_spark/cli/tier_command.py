@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,15 +15,12 @@ import pyarrow as pa
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.cli.upkeep_commands import chosen_tables
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.log.claims import release_claim, try_claim
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering import TieringReport
 
-_POLL_MS: Final = 500.0
 _TIERED: Final = pa.schema([
     ("table", pa.string()),
     ("rows", pa.int64()),
@@ -57,16 +55,16 @@ def tier(session: Session, tables: Sequence[str], *, once: bool, on_spark: bool,
     """Move rows from the hot logs into the lakes.
 
     Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these may run at once:
-    each round's commit is fenced. Runs in this process; for large tables give --spark or --master.
+    each round's commit is fenced. The service also maintains the tables, as `streamhouse maintain` does. Runs in this
+    process; for large tables give --spark or --master.
     """
+    chosen = [table.name for table in _with_lakes(session, tables)]
     if on_spark or master:
-        _on_spark(session, tables, master, once=once)
+        _tier_on_spark(session, chosen, tables, master, once=once)
     elif once:
-        reports = [tier_here(table) for table in _with_lakes(session, tables)]
-        session.output.rows(_as_rows(reports))
+        session.output.rows(_as_rows([tier_here(session.warehouse.table(name)) for name in chosen]))
     else:
-        with _until_stopped() as stop:
-            _InProcessService(session.warehouse, tables, session.output).run(stop)
+        _serve_here(session, tables)
 
 
 def tier_here(table: Table) -> TieringReport:
@@ -75,6 +73,42 @@ def tier_here(table: Table) -> TieringReport:
 
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     return job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def _serve_here(session: Session, names: Sequence[str]) -> None:
+    from streamhouse_spark.datasource.connection import Connection
+    from streamhouse_spark.datasource.tiering_service import Service
+    from streamhouse_spark.lake.tiering import run_tasks_locally
+
+    warehouse, output = session.warehouse, session.output
+    tasks = run_tasks_locally(warehouse.storage, warehouse.settings, warehouse.world)
+    connection = Connection.of(session.warehouse_location, session.settings)
+    service = Service(tasks, connection, list(names) or None, on_report=_reporter(output))
+    output.remark(f"tiering {warehouse.url} until Ctrl-C")
+    with _until_stopped() as stop:
+        service.run(stop)
+
+
+def _tier_on_spark(
+    session: Session, chosen: Sequence[str], names: Sequence[str], master: str | None, *, once: bool
+) -> None:
+    from streamhouse_spark.cli.spark_session import open_spark
+    from streamhouse_spark.spark import TieringService
+    from streamhouse_spark.spark import tier as tier_on_spark
+
+    location, settings = session.warehouse_location, session.settings
+    spark = open_spark("streamhouse tier", master)
+    try:
+        if once:
+            reports = tier_on_spark(spark, location, chosen, settings=settings) if chosen else {}
+            session.output.rows(_as_rows(list(reports.values())))
+        else:
+            report = _reporter(session.output)
+            service = TieringService(spark, location, list(names) or None, settings=settings, on_report=report)
+            with _until_stopped() as stop:
+                service.run(stop)
+    finally:
+        spark.stop()
 
 
 def _with_lakes(session: Session, names: Sequence[str]) -> list[Table]:
@@ -104,90 +138,24 @@ def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_TIERED)
 
 
-def _say(output: Output, report: TieringReport) -> None:
-    if output.as_json:
-        output.json_lines(_as_rows([report]))
-    else:
-        click.echo(
-            f"{report.table}: {report.rows:,} rows in {report.files} files into the lake, {report.duration_ms} ms"
-        )
+def _reporter(output: Output) -> Callable[[TieringReport], None]:
+    """Prints each round of a service. Failures are logged by the service; here they go to stderr, a line each."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_OneLine()])
 
-
-def _on_spark(session: Session, names: Sequence[str], master: str | None, *, once: bool) -> None:
-    from streamhouse_spark.cli.spark_session import open_spark
-    from streamhouse_spark.spark import TieringService
-    from streamhouse_spark.spark import tier as tier_on_spark
-
-    tables = [table.name for table in _with_lakes(session, names)]
-    location, settings = session.warehouse_location, session.settings
-    spark = open_spark("streamhouse tier", master)
-    try:
-        if once:
-            session.output.rows(_as_rows(list(tier_on_spark(spark, location, tables, settings=settings).values())))
+    def report(done: TieringReport) -> None:
+        if output.as_json:
+            output.json_lines(_as_rows([done]))
         else:
-            with _until_stopped() as stop:
-                TieringService(spark, location, list(names) or None, settings=settings).run(stop)
-    finally:
-        spark.stop()
+            click.echo(f"{done.table}: {done.rows:,} rows in {done.files} files into the lake, {done.duration_ms} ms")
+
+    return report
 
 
-class _InProcessService:
-    """Tiers each table when its oldest waiting row is as old as the table's freshness allows.
+class _OneLine(logging.Handler):
+    """Messages on stderr, without tracebacks."""
 
-    Looks for new tables as well. A table that fails is reported, and tried again when its freshness has passed; the
-    others go on.
-    """
-
-    def __init__(self, warehouse: Warehouse, names: Sequence[str], output: Output) -> None:
-        self._warehouse = warehouse
-        self._names = list(names)
-        self._output = output
-        self._service_id = warehouse.world.ids.new_uuid()
-        self._next_ms: dict[str, int] = {}
-
-    def run(self, stop: threading.Event) -> None:
-        for name in self._names:
-            self._warehouse.table(name)
-        self._output.remark(f"tiering {self._warehouse.url} until Ctrl-C")
-        clock = self._warehouse.world.clock
-        while not stop.is_set():
-            for table in self._tables():
-                if stop.is_set():
-                    return
-                if clock.boot_ms() >= self._next_ms.get(table.uuid, 0) and self._is_due(table):
-                    self._tier(table)
-            stop.wait(_POLL_MS / 1000)
-
-    def _tables(self) -> Iterator[Table]:
-        for name in self._names or self._warehouse.tables():
-            try:
-                table = self._warehouse.table(name)
-            except TableNotFoundError:
-                continue  # dropped since it was listed
-            if table.properties.datalake_enabled:
-                yield table
-
-    def _is_due(self, table: Table) -> bool:
-        """Whether the oldest row that waits will be too old before the next look."""
-        state = table.state
-        waiting = [
-            next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
-            for bucket, log in state.buckets.items()
-        ]
-        ages_ms = [table.storage.now_ms() - time_ms for time_ms in waiting if time_ms is not None]
-        return bool(ages_ms) and max(ages_ms) + _POLL_MS >= table.properties.datalake_freshness_ms / 2
-
-    def _tier(self, table: Table) -> None:
-        clock = self._warehouse.world.clock
-        if not try_claim(table.storage, table.uuid, self._service_id):
-            return
-        try:
-            _say(self._output, tier_here(table))
-        except StreamhouseError as error:
-            click.secho(f"{table.name}: {error}", err=True, fg="red")
-            self._next_ms[table.uuid] = clock.boot_ms() + table.properties.datalake_freshness_ms
-        finally:
-            release_claim(table.storage, table.uuid, self._service_id)
+    def emit(self, record: logging.LogRecord) -> None:
+        click.secho(record.getMessage(), err=True, fg="red")
 
 
 @contextmanager

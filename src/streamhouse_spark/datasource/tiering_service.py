@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.tiering_job import spark_tasks, tier_table
+from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
@@ -21,9 +21,6 @@ from streamhouse_spark.log import names
 from streamhouse_spark.log.claims import release_claim, try_claim
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table import Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +71,11 @@ class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of
 
 
 class Service:
-    """See `streamhouse_spark.TieringService`."""
+    """See `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks: on Spark, or in this process."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        run_tasks: RunTasks,
         connection: Connection,
         tables: Sequence[str] | None = None,
         *,
@@ -91,7 +88,7 @@ class Service:
         self._maintenance_ms = maintenance_ms
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
-        self._spark_tasks = spark_tasks(spark, connection)
+        self._run_tasks = run_tasks
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -251,7 +248,7 @@ class Service:
             if self._stop.is_set():
                 raise Stopped
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
-            return self._spark_tasks(tasks)
+            return self._run_tasks(tasks)
 
         return run
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAKE_TABLE: Final = f"{TABLE}$lake"
-_PAUSE_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Pace:
 
 
 FULL: Final = Pace(80, "5s")
-FAST: Final = Pace(18, "3s")
+FAST: Final = Pace(15, "3s")
 
 
 @dataclass(frozen=True, slots=True)
