@@ -35,13 +35,28 @@ def read_split(
 
     Raises `SnapshotExpiredError` when the file is gone, `CorruptDataError` when it cannot be read.
     """
-    with _opened(files, split.location) as file:
+    return _read(files, split, projection, filter, whole=False)
+
+
+def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
+    """What `read_split` gives, at once and with all of Arrow's threads.
+
+    Page checksums are not verified: that would cost a seventh of the time, and no other engine does it by default.
+    """
+    batches = _read(files, split, projection, filter, whole=True)
+    return pa.Table.from_batches(batches, schema=projection.schema.arrow)
+
+
+def _read(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, *, whole: bool
+) -> Iterator[pa.RecordBatch]:
+    with _opened(files, split.location, verified=not whole) as file:
         columns = _FileColumns(file, split.location, projection)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         _require_rows(file, split, groups)
         deleted = _deleted_positions(files, split)
         position = sum(file.metadata.row_group(i).num_rows for i in range(groups.start)) if len(deleted) else 0
-        for batch in _batches(file, split.location, list(groups), columns.names):
+        for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
             rows = columns.project(batch)
             if len(deleted):
                 rows = rows.filter(_kept(deleted, position, rows.num_rows))
@@ -50,28 +65,6 @@ def read_split(
                 rows = rows.filter(filter)
             if rows.num_rows:
                 yield rows
-
-
-def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
-    """What `read_split` gives, at once and with all of Arrow's threads.
-
-    Page checksums are not verified: that would cost a seventh of the time, and no other engine does it by default.
-    """
-    if split.position_deletes:
-        batches = list(read_split(files, split, projection, filter=filter))
-        return pa.Table.from_batches(batches, schema=projection.schema.arrow)
-    with _opened(files, split.location, verified=False) as file:
-        columns = _FileColumns(file, split.location, projection)
-        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
-        _require_rows(file, split, groups)
-        try:
-            table = file.read_row_groups(list(groups), columns=columns.names, use_threads=True)
-        except _DAMAGE as error:
-            raise _damaged(split.location, error) from error
-        if table.num_rows != sum(file.metadata.row_group(i).num_rows for i in groups):
-            raise CorruptDataError(f"lake file {split.location} holds {table.num_rows} rows, not all; restore it")
-        rows = columns.project_table(table)
-    return rows if filter is None else rows.filter(filter)
 
 
 class _FileColumns:
@@ -107,13 +100,6 @@ class _FileColumns:
             for source, field in zip(self._sources, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def project_table(self, table: pa.Table) -> pa.Table:
-        arrays = [
-            pa.nulls(table.num_rows, field.type) if source is None else _cast(table.column(source), field.type)
-            for source, field in zip(self._sources, self.schema, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
@@ -155,9 +141,11 @@ def _opened(files: FileAccess, location: str, *, verified: bool = True) -> pq.Pa
         raise _damaged(location, error) from error
 
 
-def _batches(file: pq.ParquetFile, location: str, groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: pq.ParquetFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
+) -> Iterator[pa.RecordBatch]:
     expected = sum(file.metadata.row_group(i).num_rows for i in groups)
-    batches = file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
+    batches = file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=threads)
     while True:
         try:
             batch = next(batches, None)
