@@ -11,12 +11,13 @@ from faults.late_storage import LateStorage
 from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError
+from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
 from streamhouse_spark.log import cleaning
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS
 from streamhouse_spark.log.merge import plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.retention import plan_trim
+from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import commit_key, manifests_prefix
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -281,3 +282,12 @@ def test_storage_errors_of_a_commit_mean_that_nothing_was_added():
     run.start_process(run.memory)
     run.append()
     run.check()
+
+
+def test_a_transaction_that_a_dropped_table_knows_is_not_acknowledged():
+    run = started()
+    batch = run.append(transaction=Transaction("app", 1))
+    sleeper = il.rival(run)
+    run.warehouse.drop_table(NAME)
+    with pytest.raises(TableNotFoundError):
+        sleeper.append(batch.rows(), transaction=batch.transaction)

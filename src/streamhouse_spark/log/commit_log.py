@@ -335,6 +335,8 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
     """The stored outcome of a transaction, if this version or a newer one is stored."""
     if transaction is None:
         return None
+    if state.dropped:  # its rows are gone with the table: that they were stored once is no answer
+        raise _dropped(state)
     entry = state.transactions.get(transaction.app_id)
     if entry is None:
         return None
@@ -353,4 +355,8 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
 
 def _require_live(state: TableState, actions: Sequence[Action]) -> None:
     if state.dropped and not all(isinstance(a, Condemn | Purge) for a in actions):
-        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")
+        raise _dropped(state)
+
+
+def _dropped(state: TableState) -> TableNotFoundError:
+    return TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")
