@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from faults.faulty_storage import Crash, Fault, FaultyStorage, ListingLag, Op
+from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, Op
 from faults.late_storage import LateStorage
 from faults.scenarios import Run, Scenario, prepared
 from streamhouse_spark.errors import StreamhouseError
@@ -127,3 +127,43 @@ def recover_and_check(scenario: Scenario, run: Run, storage: FaultyStorage, what
         scenario.check(run)
     except (AssertionError, StreamhouseError) as error:
         raise AssertionError(f"{scenario.name}: {what}: {error}") from error
+
+
+def sweep_pairs(scenario: Scenario, *, every: int = 1) -> Figures:
+    """Crash at each call of the work, and again at each call of what a new process then does.
+
+    ``every`` takes only each few of the second calls.
+    """
+    figures = Figures()
+    base = prepared(scenario)
+    with scenario.limits():
+        trace = trace_of(scenario, base)
+        figures.calls = len(trace)
+        for op in trace:
+            fault = Fault.CRASH_AFTER if op[1] in WRITES else Fault.CRASH_BEFORE
+            second = 0
+            while pair_fired(scenario, base, {op[0]: fault}, second):
+                figures.runs += 1
+                figures.hit.add(op[0])
+                second += every
+    return figures
+
+
+def pair_fired(scenario: Scenario, base: Run, first: dict[int, Fault], second: int) -> bool:
+    """One run with two crashes; False when the recovery was over before the second."""
+    run = base.copy()
+    run_with(scenario, run, FaultyStorage(run.memory, first))
+    again = FaultyStorage(run.memory, lambda number, method, _: crash_at(second, number, method))
+    run.start_process(again)
+    try:
+        scenario.recover(run)
+    except Crash:
+        recover_and_check(scenario, run, again, f"a crash at {first}, and one at call {second} of the recovery")
+        return True
+    return False
+
+
+def crash_at(at: int, number: int, method: str) -> Fault | None:
+    if number != at:
+        return None
+    return Fault.CRASH_AFTER if method in WRITES else Fault.CRASH_BEFORE

@@ -70,7 +70,7 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     finally:
         for victim in sorted(running):
             kill(running[victim], victim, directory)
-    check(directory, figures)
+    check(location, directory, figures)
     return figures
 
 
@@ -98,11 +98,12 @@ def journal(directory: Path, role: str, number: int) -> Path:
     return directory / f"{role}-{number}.journal"
 
 
-def check(directory: Path, figures: Figures) -> None:
+def check(location: str, directory: Path, figures: Figures) -> None:
     """What the journals say against what a process that starts now finds."""
+    figures.acknowledged = figures.attempted = 0
     started = time.monotonic()
-    table = Warehouse(str(directory / "warehouse")).table(NAME)
-    figures.slowest_start_s = time.monotonic() - started
+    table = Warehouse(location).table(NAME)
+    figures.slowest_start_s = max(figures.slowest_start_s, time.monotonic() - started)
     stored = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
     hot = hot_rows(table)
     known = 0

@@ -1,0 +1,136 @@
+"""Long runs of what the tests do a little of. Prints a line of figures for each part; fails at the first violation.
+
+``python -m soak`` in the tests folder, or ``make soak``; ``python -m soak kills power`` runs parts of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from faults import interleave as il
+from faults.scenarios import SCENARIOS
+from faults.sequential import one_thing_at_a_time
+from faults.sweep import Figures, sweep_pairs, sweep_scenario
+from kills.rounds import kill_rounds
+from soak.power import PowerTestUnavailableError, power_cycles
+
+TIERING_SCENARIOS = ("tier the first rows", "tier and trim", "read while tiering")
+
+
+def faults(arguments: argparse.Namespace) -> str:
+    """Every kind of fault at every call of every scenario."""
+    return totals(lambda scenario: sweep_scenario(scenario(), every_kind=True))
+
+
+def pairs(arguments: argparse.Namespace) -> str:
+    """A crash at every call, and another in what follows."""
+    return totals(lambda scenario: sweep_pairs(scenario(), every=5 if scenario.name in TIERING_SCENARIOS else 1))
+
+
+def totals(sweep: Callable[..., Figures]) -> str:
+    total = Figures()
+    with one_thing_at_a_time():
+        for scenario in SCENARIOS:
+            figures = sweep(scenario)
+            say(f"  {scenario.name}: {figures}")
+            assert len(figures.hit) == figures.calls, "not every call was hit"
+            total.calls += figures.calls
+            total.runs += figures.runs
+            total.outcomes += figures.outcomes
+    return f"{total.runs} faults injected at {total.calls} calls, all of them hit; 0 violations"
+
+
+def interleavings(arguments: argparse.Namespace) -> str:
+    """Another process at every call of every operation."""
+    outcomes: Counter[str] = Counter()
+    with one_thing_at_a_time():
+        for work in il.WORK:
+            for between in il.BETWEEN_TIERING if work in il.TIERING_WORK else il.BETWEEN:
+                found = il.check_interleavings(work, between)
+                say(f"  {work} / {between}: {dict(found)}")
+                outcomes += found
+    return f"{outcomes.total()} interleavings ({dict(outcomes)}); 0 violations"
+
+
+def histories(arguments: argparse.Namespace) -> str:
+    """Random histories against a dictionary."""
+    from property import machine
+    from property.test_table_machine import LIMITS
+
+    how = settings(LIMITS, max_examples=arguments.examples, stateful_step_count=80)
+    run_state_machine_as_test(machine.TableMachine, settings=how)
+    return f"{len(machine.TRACES)} histories, {machine.FIRED.total()} steps: {dict(machine.FIRED)}; 0 violations"
+
+
+def kills(arguments: argparse.Namespace) -> str:
+    """SIGKILL against real processes, in warehouses of 50 rounds each."""
+    done = []
+    for first in range(0, arguments.rounds, 50):
+        with workspace() as directory:
+            done.append(kill_rounds(directory, min(50, arguments.rounds - first), seed=arguments.seed + first))
+        say(f"  {done[-1]}")
+    return (
+        f"{sum(f.kills for f in done)} kills in {arguments.rounds} rounds, {sum(f.acknowledged for f in done)} batches "
+        f"acknowledged, {sum(f.rows for f in done)} rows: 0 lost, 0 doubled, 0 gaps"
+    )
+
+
+def power(arguments: argparse.Namespace) -> str:
+    """Power cuts under a file system of its own."""
+    try:
+        with workspace() as directory:
+            figures = power_cycles(directory, arguments.cycles, arguments.seed)
+    except PowerTestUnavailableError as error:
+        return f"not run: {error}"
+    return (
+        f"{figures.kills} power cuts, {figures.acknowledged} of {figures.attempted} batches acknowledged, "
+        f"{figures.rows} rows: 0 acknowledged rows lost, 0 doubled, 0 damaged files"
+    )
+
+
+class workspace:  # noqa: N801 - used like a function
+    """A directory that is kept when something in it failed."""
+
+    def __enter__(self) -> Path:
+        self._path = Path(tempfile.mkdtemp(prefix="streamhouse-soak-"))
+        return self._path
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed:
+            say(f"  left for inspection: {self._path}")
+        else:
+            shutil.rmtree(self._path)
+
+
+PARTS = {part.__name__: part for part in (faults, pairs, interleavings, histories, kills, power)}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--rounds", type=int, default=1000, help="rounds of kills")
+    parser.add_argument("--cycles", type=int, default=200, help="power cuts")
+    parser.add_argument("--examples", type=int, default=2000, help="random histories")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    for name in arguments.parts or PARTS:
+        started = time.monotonic()
+        say(f"{name}: {PARTS[name].__doc__}")
+        say(f"{name}: {PARTS[name](arguments)} ({time.monotonic() - started:.0f} s)")
+
+
+if __name__ == "__main__":
+    main()
