@@ -9,6 +9,7 @@ VENV_SPARK41 := .venv-spark41
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
+POWER_CUTS ?= 200
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
@@ -42,8 +43,13 @@ bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, sa
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: soak
-soak: java $(VENV)/dev.stamp ## SOAK_ROUNDS=1000 rounds of killed writers, tierers and readers
-	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories
+	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories kills --rounds $(SOAK_ROUNDS)
+	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: power
+power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system of its own (Linux, root)
+	cd tests && ../$(BIN)/python -m soak power --cycles $(POWER_CUTS)
 
 .PHONY: matrix
 matrix: java $(VENV_SPARK41)/dev.stamp ## the Spark tests on PySpark 4.1
