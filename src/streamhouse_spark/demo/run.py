@@ -86,9 +86,12 @@ class Demo:
 
     def _watch(self, stream: FlightStream, queries: QueryLoop, clock: Clock) -> None:
         with self.view.streaming() as board:
-            while not stream.finished():
+            written = 0
+            while written < self.flights.num_rows:
+                stream.check()
                 queries.check()
                 state = self.table.refresh()
+                written = sum(state.ends.values())
                 share = stream.released / stream.num_files
                 queries.observed.buckets = bucket_lines(state)
                 queries.observed.lake_snapshots = len(state.lake_history)

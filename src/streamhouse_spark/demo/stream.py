@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import Clock
 from streamhouse_spark.demo.flights import DDL, TABLE, write_chunks
+from streamhouse_spark.errors import StreamhouseError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIGGER: Final = "1 second"
-_FINISH_SECONDS_MAX: Final = 300
 
 
 class FlightStream:
@@ -39,7 +39,8 @@ class FlightStream:
         # One file a trigger, more or less: what arrives meanwhile goes into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = threading.Event()
-        self._feeder = threading.Thread(target=self._feed, name="flights", daemon=True)
+        self._failure: OSError | None = None
+        self._feeder = threading.Thread(target=self._feed_safely, name="flights", daemon=True)
         self._query: Any = None
         self.released = 0
 
@@ -65,16 +66,17 @@ class FlightStream:
         )
         self._feeder.start()
 
-    def finished(self) -> bool:
-        """Whether every flight was released and written. Raises what made the stream fail."""
-        failure = self._query.exception()
+    def check(self) -> None:
+        """Raises `StreamhouseError` with what made the stream fail."""
+        failure = self._failure or self._query.exception()
         if failure is not None:
-            raise failure
-        return self.released == len(self._files) and not self._feeder.is_alive()
+            first_line = str(failure).strip().partition("\n")[0]
+            raise StreamhouseError(f"the stream of flights ended: {first_line}", condition="DEMO_FAILED") from failure
 
     def finish(self) -> None:
-        """Wait until all that was released is written, then stop. Raises what made the stream fail."""
-        self._feeder.join(_FINISH_SECONDS_MAX)
+        """Wait until all that was released is written, then stop."""
+        self._feeder.join()
+        self.check()
         self._query.processAllAvailable()
         self.stop()
 
@@ -82,6 +84,12 @@ class FlightStream:
         self._stop.set()
         if self._query is not None:
             self._query.stop()
+
+    def _feed_safely(self) -> None:
+        try:
+            self._feed()
+        except OSError as error:  # raised again by `check`, in the thread that watches
+            self._failure = error
 
     def _feed(self) -> None:
         """One file, and the rest at an even pace once it is in the table: until then Spark is only warming up."""
