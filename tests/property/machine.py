@@ -157,7 +157,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, luck=LUCK)
     def merge(self, process: int, luck: Luck = None) -> None:
-        self._act("merge", process, lambda table: (table.merge_inline(), table.merge_small()), luck)
+        self._act("merge", process, lambda table: (table.refresh(), table.merge_inline(), table.merge_small()), luck)
 
     @rule(process=PROCESS, luck=LUCK)
     def maintain(self, process: int, luck: Luck = None) -> None:
