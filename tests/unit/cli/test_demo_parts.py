@@ -11,7 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from streamhouse_spark import InvalidOptionError, MissingExtraError, Warehouse, WarehouseNotFoundError
+from streamhouse_spark import (
+    InvalidOptionError,
+    MissingExtraError,
+    StreamhouseError,
+    Warehouse,
+    WarehouseNotFoundError,
+)
 from streamhouse_spark.clock import SystemClock
 from streamhouse_spark.demo import flights as flights_module
 from streamhouse_spark.demo.demo_warehouse import new_demo_table
@@ -26,6 +32,7 @@ from streamhouse_spark.demo.proofs import (
     prove_queries,
     prove_same_rows,
 )
+from streamhouse_spark.demo.stream import FlightStream
 from streamhouse_spark.demo.view import Board, TextView, drawn, line_of
 
 
@@ -173,3 +180,42 @@ def test_the_view_works_on_a_terminal_and_in_a_pipe(terminal):
     assert "starting [bold]" in text
     assert "✓ all is well  (1 row)" in text
     assert "✗ all is well  (0 rows)" in text
+
+
+class FakeQuery:
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.lastProgress = {"batchId": 0}
+        self.isActive = True
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+
+@pytest.fixture
+def stream(flights, tmp_path):
+    stream = FlightStream(None, "wh", tmp_path, flights.slice(0, 100), duration_s=5, clock=SystemClock())
+    stream._duration_s = 0.2
+    stream._query = FakeQuery()
+    return stream
+
+
+def test_the_stream_releases_every_flight(stream, flights):
+    stream._feed_safely()
+    stream.check()
+    assert stream.released == stream.num_files == 5
+    assert pq.read_table(stream.source).num_rows == 100
+
+
+def test_why_the_stream_ended_is_said_in_one_line(stream):
+    stream._query = FakeQuery(RuntimeError("disk full\n  at line 1\n"))
+    with pytest.raises(StreamhouseError, match=r"^DEMO_FAILED: the stream of flights ended: disk full$"):
+        stream.check()
+
+
+def test_flights_that_cannot_be_released_end_the_demo(stream):
+    for file in stream._files:
+        file.unlink()
+    stream._feed_safely()
+    with pytest.raises(StreamhouseError, match="DEMO_FAILED"):
+        stream.check()
