@@ -53,7 +53,7 @@ power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system 
 
 .PHONY: matrix
 matrix: java $(VENV_SPARK41)/dev.stamp ## the Spark tests on PySpark 4.1
-	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark41 $(ARGS)
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
