@@ -23,7 +23,13 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
     raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
 
 
-_ARROW_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_ARROW_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    UnicodeEncodeError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def find_field(schema: pa.Schema, name: str) -> pa.Field:
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field
-    near = nearest(name, schema.names)
+    near = nearest(str(name), schema.names)
     hint = f"; did you mean '{near}'?" if near else ";"
     shown = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
     raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {shown}")

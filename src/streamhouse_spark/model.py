@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,3 +104,32 @@ class Transaction:
     app_id: str
     version: int
     owner: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidOptionError` for what a record could not keep, or later versions not be compared with."""
+        for text in (self.app_id, self.owner):
+            if not _is_identity(text) and not (text is None and self.app_id is not None):
+                raise InvalidOptionError(
+                    f"transaction of {self.app_id!r}, owner {self.owner!r}: expected non-empty texts",
+                )
+        if not _is_int64(self.version):
+            raise InvalidOptionError(
+                f"transaction of {self.app_id!r}: version {self.version!r}, expected a whole number"
+            )
+
+
+def _is_identity(text: object) -> bool:
+    return isinstance(text, str) and bool(text) and is_unicode(text)
+
+
+def _is_int64(value: object) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be stored: Python's texts may hold halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

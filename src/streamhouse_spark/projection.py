@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.filters import Filter, Predicate, find_field, parse_filter
 from streamhouse_spark.schema import TableSchema
 
@@ -68,6 +68,8 @@ def narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | No
 
 
 def _names(schema: pa.Schema, columns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise InvalidOptionError(f"columns is {columns!r}, expected a list of names")
     names = tuple(find_field(schema, name).name for name in columns)
     for name in names:
         if names.count(name) > 1:

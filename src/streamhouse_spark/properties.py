@@ -15,6 +15,7 @@ import pyarrow as pa
 from streamhouse_spark import values
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.model import is_unicode
 from streamhouse_spark.schema import TableSchema
 
 BUCKET_COUNT_MAX: Final = 4096
@@ -92,6 +93,8 @@ def parse_properties(
     """
     for name, value in properties.items():
         check_property_name(name)
+        if not is_unicode(value):
+            raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
         if values.looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "

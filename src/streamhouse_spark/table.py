@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
@@ -23,7 +23,7 @@ from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
-from streamhouse_spark.model import BucketOffsets, TablePath, Transaction
+from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, is_unicode
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, altered_properties, parse_properties
@@ -194,10 +194,12 @@ class Table:
         """Say that a named consumer has processed everything below ``offsets``; None forgets it.
 
         Trimming keeps what the consumer has not processed, until it was silent for the table's time to live and a
-        week more. Saying the same again counts, and is stored once an hour.
+        week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name
+        or an offset that cannot be.
         """
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            _check_consumer(state, consumer_id, offsets)
             known = state.consumers.get(consumer_id)
             if known is None:
                 unchanged = offsets is None
@@ -229,6 +231,10 @@ class Table:
         state = self.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter))
         if as_of_timestamp_ms is not None:
+            if not isinstance(as_of_timestamp_ms, int):
+                raise InvalidOptionError(
+                    f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number",
+                )
             return self._read(pin_as_of(state, as_of_timestamp_ms), projection)
         try:
             return self._read(pin_newest(state), projection)
@@ -341,3 +347,15 @@ class Table:
         Raises `LakeRolledBackError` where the lake lost rows that it had, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)
+
+
+def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:
+    if not isinstance(consumer_id, str) or not consumer_id or not is_unicode(consumer_id):
+        raise InvalidOptionError(f"consumer {consumer_id!r} of {state.name}: expected a non-empty text")
+    for bucket, offset in (offsets or {}).items():
+        end = state.ends.get(bucket)
+        if end is None or not isinstance(offset, int) or not 0 <= offset <= end:
+            known = f"0 to {end}" if end is not None else f"buckets 0 to {state.num_buckets - 1}"
+            raise InvalidOptionError(
+                f"consumer {consumer_id!r} of {state.name}: offset {offset!r} of bucket {bucket!r}, expected {known}",
+            )

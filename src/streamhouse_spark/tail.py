@@ -43,9 +43,15 @@ def follow(
         state.schema.select(columns)
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
+    elif not _is_duration(poll_ms):
+        raise InvalidOptionError(f"poll_ms is {poll_ms!r}, expected milliseconds, at least 0")
     return _follow(
         table, positions, columns, include_metadata=include_metadata, poll_ms=poll_ms, stop=stop, until_ms=until_ms
     )
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0
 
 
 def _follow(

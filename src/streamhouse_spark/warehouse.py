@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -52,14 +53,15 @@ class Warehouse:
 
     def __init__(
         self,
-        location: str,
+        location: str | os.PathLike[str],
         settings: Mapping[str, str] | None = None,
         *,
         world: World | None = None,
         storage: Storage | None = None,
     ) -> None:
+        _check_arguments(location, settings)
         self._world = world or World()
-        self._settings = dict(settings or {})
+        self._settings = {key: _text(value) for key, value in (settings or {}).items()}
         self._storage = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._known = False
 
@@ -256,6 +258,25 @@ class Warehouse:
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 
 
+def _text(value: object) -> str:
+    """A setting as text: ``True`` and 5 mean ``true`` and ``5``."""
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _check_arguments(location: object, settings: object) -> None:
+    if not isinstance(location, str | os.PathLike):
+        raise InvalidOptionError(f"the warehouse location is {location!r}, expected a path or a URL")
+    if not isinstance(settings, Mapping | None):
+        raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
+
+
+def _check_table_arguments(path: TablePath, partition_by: object, properties: object) -> None:
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not isinstance(partition_by, list | tuple) or not all(isinstance(name, str) for name in partition_by):
+        raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
+
+
 def _create_action(
     path: TablePath,
     schema: pa.Schema | str | SparkSchema,
@@ -269,6 +290,7 @@ def _create_action(
             f"table {path}: primary_key {list(primary_key)}: this version has tables without a primary key only; "
             "leave it out",
         )
+    _check_table_arguments(path, partition_by, properties)
     texts = {str(k): str(v) for k, v in (properties or {}).items()}
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")

@@ -23,6 +23,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.model import Transaction
 from streamhouse_spark.warehouse import Warehouse
 
 DDL = "id BIGINT NOT NULL, name STRING"
@@ -540,3 +541,87 @@ def fill(path: Path) -> None:
                     file.write(b"x" * size)
             except OSError:
                 continue
+
+
+class TestArguments:
+    """Arguments of the wrong kind, before they can be stored and trouble every later reader."""
+
+    HALF = "\ud800"
+
+    @pytest.mark.parametrize("location", [None, 5, b"wh", ["wh"]], ids=repr)
+    def test_locations(self, location):
+        with pytest.raises(InvalidOptionError, match="expected a path or a URL"):
+            Warehouse(location)
+
+    @pytest.mark.parametrize("settings", ["x", ["x"], 5], ids=repr)
+    def test_settings(self, root, settings):
+        with pytest.raises(InvalidOptionError, match="expected a mapping"):
+            Warehouse(str(root), settings)
+        assert Warehouse(str(root), {"storage.local.single-host": True}).url == str(root)
+
+    @pytest.mark.parametrize(
+        ("app_id", "version", "owner"),
+        [
+            ("", 1, None),
+            (None, 1, None),
+            (HALF, 1, None),
+            ("a", "1", None),
+            ("a", 1.5, None),
+            ("a", 2**63, None),
+            ("a", 1, ""),
+        ],
+        ids=repr,
+    )
+    def test_transactions(self, app_id, version, owner):
+        with pytest.raises(InvalidOptionError, match="transaction"):
+            Transaction(app_id, version, owner)
+
+    @pytest.mark.parametrize(
+        ("consumer", "offsets"),
+        [
+            ("", {0: 0}),
+            (None, {0: 0}),
+            (HALF, {0: 0}),
+            ("c", {1: 0}),
+            ("c", {0: 2}),
+            ("c", {0: -1}),
+            ("c", {0: "1"}),
+            ("c", {"0": 0}),
+        ],
+        ids=repr,
+    )
+    def test_consumers(self, wh, refused, consumer, offsets):
+        refused(InvalidOptionError, lambda: wh.table("sales.orders").move_consumer(consumer, offsets))
+
+    def test_texts_that_cannot_be_stored(self, wh, refused):
+        table = wh.table("sales.orders")
+        refused(SchemaMismatchError, lambda: table.append([{"id": 1, "name": self.HALF}]))
+        refused(InvalidOptionError, lambda: table.alter_properties({"comment": self.HALF}))
+        refused(InvalidOptionError, lambda: wh.create_table("t", DDL, properties={"comment": self.HALF}))
+        refused(SchemaMismatchError, lambda: wh.create_table("t", pa.schema([("a b\x7f", pa.int32())])))
+
+    def test_reads(self, wh, refused):
+        import datetime as dt
+
+        table = wh.table("sales.orders")
+        for moment in ("yesterday", 1.5, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)):
+            refused(InvalidOptionError, lambda: table.to_arrow(as_of_timestamp_ms=moment))  # noqa: B023
+        for columns in ("id", 5):
+            refused(InvalidOptionError, lambda: table.to_arrow(columns=columns))  # noqa: B023
+        refused(SchemaMismatchError, lambda: table.to_arrow(columns=[5]))
+        for poll_ms in (-1, "1", float("nan")):
+            refused(InvalidOptionError, lambda: table.tail(poll_ms=poll_ms))  # noqa: B023
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"partition_by": "name"},
+            {"partition_by": 5},
+            {"partition_by": [5]},
+            {"properties": ["x"]},
+            {"properties": "x"},
+        ],
+        ids=str,
+    )
+    def test_tables(self, wh, refused, asked):
+        refused(InvalidOptionError, lambda: wh.create_table("sales.other", DDL, **asked))
