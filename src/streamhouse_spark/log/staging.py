@@ -201,12 +201,12 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
             f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
             "and created again; stage them anew",
         )
-    written, current = state.schemas[staged.schema_id], state.schema
-    if staged.schema_id != state.schema_id and not written_fits(written, current):
-        raise SchemaMismatchError(
-            f"{state.name}: rows were staged with schema {staged.schema_id}, which schema {state.schema_id} cannot "
-            "read (a column's type or nullability changed); write them again",
-        )
+    for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
+        if not written_fits(state.schemas[schema_id], state.schema):
+            raise SchemaMismatchError(
+                f"{state.name}: rows were staged with schema {schema_id}, which schema {state.schema_id} cannot read "
+                "(a column's type or nullability changed); write them again",
+            )
     condemned = [
         s.segment.uuid
         for s in staged.segments

@@ -107,9 +107,10 @@ def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expressi
             part = field.is_null()
         else:
             data_type = schema.field(index).type
-            part = (field >= stat_scalar(low, data_type)) & (field <= stat_scalar(high, data_type))
-            if nulls:
-                part = part | field.is_null()
+            above, below = field >= stat_scalar(low, data_type), field <= stat_scalar(high, data_type)
+            if nulls:  # said of each bound: Arrow looks no deeper
+                above, below = above | field.is_null(), below | field.is_null()
+            part = above & below
         combined = part if combined is None else combined & part
     return combined
 
