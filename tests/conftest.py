@@ -13,7 +13,7 @@ from storage.s3_server import S3Server, running_s3_server
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-# The JVMs of tests live for minutes and wait for Python most of the time: optimising their code costs half of their CPU.
+# A JVM of tests waits for Python most of the time; to optimise its code costs half of all it does.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
