@@ -41,7 +41,7 @@ from streamhouse_spark.storage import Storage
 logger = logging.getLogger(__name__)
 
 FLOOR_CHECK_MS = 60_000
-CHECKPOINT_INTERVAL = 100
+CHECKPOINT_INTERVAL = 40
 CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 _BACKOFF_MS = 5.0
