@@ -37,7 +37,9 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
 @click.option("--quick", is_flag=True, help="A tenth of the data and few rounds: shows that it runs, not how fast.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@click.option(
+    "--output", type=click.Choice(["text", "json", "markdown"]), default="text", help="json: one object a line."
+)
 @click.option("--scratch", type=click.Path(path_type=Path), help="Where to write; the disk that is measured.")
 def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | None) -> None:
     """Measure streamhouse-spark beside its peers, in turns, on the same data.
@@ -46,15 +48,15 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | No
     """
     base = scratch or ARTIFACTS
     base.mkdir(parents=True, exist_ok=True)
-    if output == "text":
-        click.echo(f"{'':44} {'ours':>9} {'peer':>9} {'':8} {'ratio':>7}  {'goal':8} {'':7} peer")
+    if output in HEADS:
+        click.echo(HEADS[output])
     # Deleted at the end: while ext4 remembers thousands of deleted inodes, creating a file costs half a millisecond.
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=base))
     try:
         for name in names or BENCHMARKS:
             (directory / name).mkdir()
             for figure in BENCHMARKS[name](Bench(directory / name, ARTIFACTS / "data", quick)):
-                click.echo(_line(figure) if output == "text" else json.dumps(figure.to_json()))
+                click.echo(LINES[output](figure))
                 sys.stdout.flush()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -66,6 +68,22 @@ def _line(figure: Figure) -> str:
         f"{figure.goal or '-'!s:8} {figure.verdict:7} {figure.peer_name}" + (f"; {figure.note}" if figure.note else "")
     )
 
+
+def _markdown(figure: Figure) -> str:
+    numbers = f"{figure.ours:.3g} | {figure.peer:.3g} {figure.unit} | {figure.ratio:.3g}×"
+    verdict = f"{figure.goal or '-'!s} | {figure.verdict}"
+    return f"| {figure.name} | {numbers} | {verdict} | {figure.peer_name} | {figure.note} |"
+
+
+HEADS = {
+    "text": f"{'':44} {'ours':>9} {'peer':>9} {'':8} {'ratio':>7}  {'goal':8} {'':7} peer",
+    "markdown": "| | ours | peer | ratio | goal | | peer | |\n|---|---|---|---|---|---|---|---|",
+}
+LINES: dict[str, Callable[[Figure], str]] = {
+    "text": _line,
+    "json": lambda figure: json.dumps(figure.to_json()),
+    "markdown": _markdown,
+}
 
 if __name__ == "__main__":
     main()
