@@ -14,11 +14,11 @@ from streamhouse_spark.storage import Storage
 
 LAGGING_OBJECTS = 4
 EFFECTIVE_KINDS = {
-    "create.write": ("crash before", "error before"),
-    **dict.fromkeys(("read", "read_ranges", "size_bytes", "ensure_durable"), ("crash before", "error before")),
-    **dict.fromkeys(("list", "list_names"), ("crash before", "error before", "crash after, listings lag")),
+    **dict.fromkeys(("create.write", "read", "read_ranges", "size_bytes", "ensure_durable"), ("error before",)),
+    **dict.fromkeys(("list", "list_names"), ("error before", "crash after, listings lag")),
 }
-"""The kinds that differ for a method: a call that changes nothing visible fails alike before and after."""
+"""The kinds that differ in effect, for calls that leave nothing behind: such a call fails alike before and after, and a
+crash there leaves what a crash after the write before it leaves."""
 
 NewStorage = Callable[[Storage, int], FaultyStorage]
 
