@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     CommitConflictError,
+    CorruptDataError,
     InvalidOptionError,
     ObjectExistsError,
     StorageError,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema import SparkSchema
+
+logger = logging.getLogger(__name__)
 
 _NAME_RACES_MAX = 20
 
@@ -108,7 +112,15 @@ class Warehouse:
         self._require()
         found = [self._known_database(database)] if database is not None else self.databases()
         paths = [path for name in found for path, _ in names.list_names(self._storage, name)]
-        return [str(path) for path in paths if self._find(path) is not None]
+        return [str(path) for path in paths if self._is_there(path)]
+
+    def _is_there(self, path: TablePath) -> bool:
+        """A damaged table is there: one must not hide the others."""
+        try:
+            return self._find(path) is not None
+        except CorruptDataError as error:
+            logger.warning("table %s is damaged: %s", path, error)
+            return True
 
     def exists(self, name: str) -> bool:
         self._require()
@@ -176,11 +188,17 @@ class Warehouse:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
 
         Returns False where there is none and ``if_exists``. **Commit point:** the drop record in the table's log.
+        Where the log is damaged so that no record can follow, the name is freed and the files stay for whoever wants
+        to repair them.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
         pointer = names.resolve(self._storage, path)
-        table = self._open(path, pointer.uuid) if pointer.uuid else None
+        try:
+            table = self._open(path, pointer.uuid) if pointer.uuid else None
+        except CorruptDataError as error:
+            logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
+            return names.point(self._storage, path, pointer, None, self._world)
         if table is None or pointer.uuid is None:
             if if_exists:
                 return False

@@ -8,11 +8,12 @@ later the lake table, the files, and last the commit records. The tombstone stay
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, TableNotFoundError
+from streamhouse_spark.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TableNotFoundError
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
@@ -24,6 +25,8 @@ from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
 from streamhouse_spark.storage import Storage
 
+logger = logging.getLogger(__name__)
+
 DropLake = Callable[[TableState], None]
 
 
@@ -34,11 +37,14 @@ def clean_dropped(
     check_grace(grace_ms)
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
-        index, tombstone_ms = _tombstone(storage, uuid)
-        if tombstone_ms is None:
-            _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
-        elif tombstone_ms + grace_ms <= storage.now_ms():
-            _delete_files(storage, uuid, drop_lake, report)
+        try:
+            index, tombstone_ms = _tombstone(storage, uuid)
+            if tombstone_ms is None:
+                _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
+            elif tombstone_ms + grace_ms <= storage.now_ms():
+                _delete_files(storage, uuid, drop_lake, report)
+        except CorruptDataError as error:  # what cannot be read is not deleted, and does not keep the rest
+            logger.warning("table %s is damaged and left as it is: %s", uuid, error)
     return report
 
 

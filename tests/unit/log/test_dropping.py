@@ -68,3 +68,17 @@ def test_a_table_that_never_got_its_name_is_dropped_and_deleted(sim):
         warehouse.clean_dropped()
     assert files(storage, uuid) == set()
     assert warehouse.tables() == ["db.named"]
+
+
+def test_a_damaged_table_is_listed_can_be_dropped_and_does_not_stop_cleaning(sim, caplog):
+    clock, _, storage, warehouse = sim
+    damaged = warehouse.create_table("db.damaged", "a INT", properties={"table.datalake.enabled": "false"})
+    warehouse.create_table("db.whole", "a INT", properties={"table.datalake.enabled": "false"})
+    storage.put(commit_key(damaged.uuid, 1), b"not a record")
+    fresh = Warehouse("", storage=storage, world=warehouse.world)
+    assert fresh.tables() == ["db.damaged", "db.whole"]
+    assert fresh.drop_table("db.damaged")
+    assert fresh.tables() == ["db.whole"]
+    clock.advance(DAY_MS + 1)
+    assert fresh.clean_dropped().deleted == []
+    assert "damaged" in caplog.text
