@@ -15,6 +15,7 @@ from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
 from streamhouse_spark.model import Transaction
@@ -138,6 +139,8 @@ class Scenario:
     name = ""
     is_sequential = True
     """The work asks for one thing at a time, so that every run meets the same calls in the same order."""
+    tested_methods: tuple[str, ...] = ()
+    """Where not all calls are met in the tests, but all of them in the soak run: those that are."""
 
     @contextmanager
     def limits(self) -> Iterator[None]:
@@ -440,6 +443,76 @@ class TierAndTrim(TierFirst):
         run.open().maintain()
 
 
+class CompactLake(TierFirst):
+    """Small files of the lake become one, old snapshots expire, and what nobody needs is deleted."""
+
+    name = "compact the lake"
+    tested_methods = ("put_if_absent", "create.close", "delete")
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2):
+            yield
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=LAKE, buckets=1)
+        for _ in range(3):
+            run.append()
+            run.tier()
+            run.clock.advance(13 * HOUR_MS)
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        lake = run.open().open_lake()
+        assert lake.compact().files_removed
+        lake.expire(keep_last=1, keep_ms=0)
+        lake.remove_orphans()
+        lake.prune_metadata()
+
+    def recover(self, run: Run) -> None:
+        run.append()
+        run.tier()
+        lake = run.open().open_lake()
+        lake.compact()
+        lake.expire(keep_last=1, keep_ms=0)
+        run.clock.advance(25 * HOUR_MS)
+        lake.remove_orphans()
+        run.tier()
+
+
+class CleanDropped(Scenario):
+    """The files of a dropped table go, in two steps a grace apart; the table that has its name now stays whole."""
+
+    name = "clean dropped tables"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=LAKE, buckets=1)
+        dropped = run.append()
+        run.tier()
+        run.warehouse.drop_table(NAME)
+        del run.history.batches[dropped.number]
+        run.clock.advance(25 * HOUR_MS)
+        run.create(properties=LAKE, buckets=1)
+        run.append()
+        run.tier()
+        run.append()
+        run.warehouse.clean_dropped()
+        run.clock.advance(25 * HOUR_MS)
+
+    def work(self, run: Run) -> None:
+        run.warehouse.clean_dropped()
+
+    def recover(self, run: Run) -> None:
+        run.warehouse.clean_dropped()
+        run.append()
+        run.tier()
+
+    def check(self, run: Run) -> None:
+        run.check()
+        kept = {info.key.split("/")[1] for info in run.memory.list("tables/") if "/floors/" not in info.key}
+        assert kept == {run.open().uuid}, "the dropped table still has files"
+
+
 class ReadWhileTiering(ReadWhileWriting):
     """A reader meets the faults; another process appends, tiers and trims between its reads."""
 
@@ -482,6 +555,8 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     ReadWhileWriting,
     TierFirst,
     TierAndTrim,
+    CompactLake,
+    CleanDropped,
     ReadWhileTiering,
 )
 

@@ -39,6 +39,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.log import cleaning, merge
 from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.model import Transaction
@@ -383,6 +384,7 @@ def small_limits() -> Iterator[None]:
         one_thing_at_a_time(),
         mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
+        mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
     ):
         yield

@@ -162,7 +162,7 @@ class FileCatalog(MetastoreCatalog):
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
         with suppress(StorageError):  # decided by reading it back
             self._storage.put_if_absent(_floor_key(key, DROPPED), owner.encode())
-        if self._floor(key) != DROPPED:
+        if self.dropped_owner(identifier) is None:  # read, because a listing may lag
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def dropped_owner(self, identifier: str | Identifier) -> str | None:

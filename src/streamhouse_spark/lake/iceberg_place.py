@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import LakeMismatchError, StorageError, StreamhouseError
+from streamhouse_spark.errors import CommitStateUnknownError, LakeMismatchError, StorageError, StreamhouseError
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
@@ -127,11 +127,15 @@ class IcebergPlace:
             owner = self.catalog.dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
         if owner != self.spec.table_uuid:
             return
-        with suppress(NoSuchTableError):
+        try:
             if purge:
                 self.catalog.purge_table(self.identifier)
             else:
                 self.catalog.drop_table(self.identifier)
+        except NoSuchTableError:
+            return
+        except CommitStateUnknownException as error:
+            raise CommitStateUnknownError(f"lake table {'.'.join(self.identifier)}: {error}; drop it again") from error
 
     def require_owner(self, metadata: TableMetadata) -> None:
         """Raises `LakeMismatchError` when the lake table is not this table's."""
