@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from faults import interleave as il
-from faults.faulty_storage import Fault, FaultyStorage
+from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.history import SCHEMA, Batch
 from faults.late_storage import LateStorage
 from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.log import cleaning
+from streamhouse_spark.log import cleaning, names
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS
 from streamhouse_spark.log.merge import plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.retention import plan_trim
-from streamhouse_spark.model import Transaction
+from streamhouse_spark.model import TablePath, Transaction
 from streamhouse_spark.paths import commit_key, manifests_prefix
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -291,3 +291,31 @@ def test_a_transaction_that_a_dropped_table_knows_is_not_acknowledged():
     run.warehouse.drop_table(NAME)
     with pytest.raises(TableNotFoundError):
         sleeper.append(batch.rows(), transaction=batch.transaction)
+
+
+def test_a_table_that_gets_its_name_and_rows_while_unnamed_ones_are_cleaned_keeps_them():
+    base = Run()
+    plan = lambda _, m, k: Fault.CRASH_BEFORE if m == "put_if_absent" and "/names/" in k else None  # noqa: E731
+    base.start_process(FaultyStorage(base.memory, plan))
+    with pytest.raises(Crash):
+        base.create()
+    base.clock.advance(25 * HOUR_MS)
+    uuid = base.memory.list_names("tables/")[0]
+
+    def name_it_and_append(run: Run) -> None:
+        path = TablePath("sales", "orders")
+        assert names.point(run.memory, path, names.NamePointer(0, None), uuid, World(run.clock, SimIds(9)))
+        run.history.append(il.rival(run), run.history.new_batch())
+
+    def clean(run: Run) -> None:
+        run.warehouse.clean_dropped()
+
+    survived = 0
+    for at in range(il.calls_of(base, clean)):
+        run, error = il.run_interleaved(base, clean, name_it_and_append, at)
+        if error is None and run.history.batches:
+            run.start_process(run.memory)
+            run.append()
+            run.check()
+            survived += 1
+    assert survived > 3

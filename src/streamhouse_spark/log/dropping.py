@@ -70,7 +70,8 @@ def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms:
         with suppress(ObjectExistsError):
             write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
     elif not _is_named(storage, state):
-        log.commit(lambda current, _: () if current.dropped else (Drop(),))
+        # Looked up again at each attempt: a creator that woke up just now may have named the table and filled it.
+        log.commit(lambda current, _: () if current.dropped or _is_named(storage, current) else (Drop(),))
 
 
 def _is_named(storage: Storage, state: TableState) -> bool:
