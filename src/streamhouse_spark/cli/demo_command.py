@@ -78,6 +78,9 @@ def _spark_config(scratch: str) -> dict[str, str]:
     return {
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "2",
+        # Few rows and many small plans: compiling each of them costs more than interpreting it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - a text for Spark
         "spark.ui.enabled": "false",
     }
