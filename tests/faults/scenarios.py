@@ -319,8 +319,10 @@ class Clean(Scenario):
         run.open().maintain()
 
     def recover(self, run: Run) -> None:
+        run.observe_rival()
         run.open().maintain()
         run.append()
+        run.observe_rival()
         run.clock.advance(25 * HOUR_MS)
         run.open().maintain()
         run.append()
