@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -20,6 +23,7 @@ from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
@@ -36,7 +40,10 @@ class Run:
     """One store, the processes that use it, and what their clients know."""
 
     clock: SimClock = field(default_factory=SimClock)
-    memory: MemoryStorage = field(init=False)
+    directory: Path | None = None
+    """Where the store lies, if it is a local directory; else it is in memory."""
+    memory: MemoryStorage | LocalStorage = field(init=False)
+    """The store, past all faults."""
     history: History = field(default_factory=History)
     reader: PrefixReader = field(default_factory=PrefixReader)
     ledger: Ledger | None = None
@@ -48,7 +55,11 @@ class Run:
     processes: int = 0
 
     def __post_init__(self) -> None:
-        self.memory = MemoryStorage(World(self.clock, SimIds(0)))
+        world = World(self.clock, SimIds(0))
+        if self.directory is None:
+            self.memory = MemoryStorage(world)
+        else:
+            self.memory = LocalStorage(str(self.directory), fsync=False, world=world)
         self.start_process(self.memory)
 
     def start_process(self, storage: Storage) -> Warehouse:
@@ -59,13 +70,22 @@ class Run:
 
     def copy(self) -> Run:
         """The same past again: equal bytes, equal time, and processes that make the same choices."""
-        other = Run(SimClock(self.clock.now_ms()))
-        other.memory._objects = dict(self.memory._objects)
+        if self.directory is None:
+            other = Run(SimClock(self.clock.now_ms()))
+            other.memory._objects = dict(self.memory._objects)
+        else:
+            other = Run(SimClock(self.clock.now_ms()), Path(tempfile.mkdtemp(dir=self.directory.parent)))
+            shutil.copytree(self.directory, other.directory, dirs_exist_ok=True)
         other.history = self.history.copy()
         other.ledger = self.ledger.copy(other.memory) if self.ledger else None
         other.batch = self.batch
         other.processes = self.processes
         return other
+
+    def forget(self) -> None:
+        """Remove the store, if it is a directory."""
+        if self.directory is not None:
+            shutil.rmtree(self.directory)
 
     def open(self) -> Table:
         if self.table is None:
@@ -563,9 +583,9 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
 )
 
 
-def prepared(scenario: Scenario) -> Run:
+def prepared(scenario: Scenario, directory: Path | None = None) -> Run:
     """A run that has the scenario's past. Every copy of it meets the same calls until its first fault."""
-    run = Run()
+    run = Run(directory=directory)
     with scenario.limits():
         scenario.setup(run)
     return run

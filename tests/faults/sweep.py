@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, Op
+from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, Op, Plan
 from faults.late_storage import LateStorage
 from faults.scenarios import Run, Scenario, prepared
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage import ObjectInfo, Storage
+from streamhouse_spark.storage_local import LocalStorage
 
 LAGGING_OBJECTS = 4
 EFFECTIVE_KINDS = {
@@ -41,10 +43,10 @@ def fault_kinds() -> dict[str, NewStorage]:
     """Name of a fault → the storage that has it at a call."""
 
     def plain(fault: Fault) -> NewStorage:
-        return lambda inner, at: FaultyStorage(inner, {at: fault})
+        return lambda inner, at: faulty(inner, {at: fault})
 
     def lagging(fault: Fault) -> NewStorage:
-        return lambda inner, at: FaultyStorage(inner, {at: fault}, lag=ListingLag(LAGGING_OBJECTS))
+        return lambda inner, at: faulty(inner, {at: fault}, lag=ListingLag(LAGGING_OBJECTS))
 
     kinds = {fault.value: plain(fault) for fault in Fault}
     kinds["crash after, listings lag"] = lagging(Fault.CRASH_AFTER)
@@ -53,12 +55,28 @@ def fault_kinds() -> dict[str, NewStorage]:
     return kinds
 
 
+class LocalFaultyStorage(FaultyStorage):
+    """Over a local directory, whose segments are mapped behind the storage's back."""
+
+    def local_path(self, key: str) -> str | None:
+        return self.inner.local_path(key)
+
+    def list_temporary(self, prefix: str) -> list[ObjectInfo]:
+        return self.inner.list_temporary(prefix)
+
+
+def faulty(inner: Storage, plan: Plan | None = None, *, lag: ListingLag | None = None) -> FaultyStorage:
+    kind = LocalFaultyStorage if isinstance(inner, LocalStorage) else FaultyStorage
+    return kind(inner, plan, lag=lag)
+
+
 def trace_of(scenario: Scenario, base: Run) -> list[Op]:
     """The storage calls of the work when nothing fails."""
     run = base.copy()
-    storage = FaultyStorage(run.memory)
+    storage = faulty(run.memory)
     run.start_process(storage)
     scenario.work(run)
+    run.forget()
     return list(storage.trace)
 
 
@@ -68,16 +86,19 @@ def sweep_scenario(
     every_kind: bool = False,
     kinds: Sequence[str] = (),
     methods: Sequence[str] = (),
+    directory: Path | None = None,
 ) -> Figures:
     """Meet each call with each kind of fault, or each of those that differ in effect.
 
-    ``kinds`` and ``methods`` narrow that down.
+    ``kinds`` and ``methods`` narrow that down. With a ``directory`` the store is a local one, and its files are mapped.
 
     Raises `AssertionError` naming the call and the fault after which an invariant did not hold.
     """
     figures = Figures()
     makers = {k: v for k, v in fault_kinds().items() if not kinds or k in kinds}
-    base = prepared(scenario)
+    if directory is not None:
+        makers.pop("lands late", None)  # a local disk is not a request under way
+    base = prepared(scenario, directory)
     with scenario.limits():
         trace = trace_of(scenario, base)
         figures.calls = len(trace)
@@ -99,6 +120,7 @@ def sweep_scenario(
                 figures.runs += 1
                 figures.outcomes[outcome] += 1
                 recover_and_check(scenario, run, storage, f"{kind} at {op}, which ended with {outcome}")
+                run.forget()
     return figures
 
 
@@ -117,11 +139,11 @@ def run_with(scenario: Scenario, run: Run, storage: FaultyStorage) -> str:
 def recover_and_check(scenario: Scenario, run: Run, storage: FaultyStorage, what: str) -> None:
     try:
         if storage.crashed:
-            run.start_process(FaultyStorage(run.memory, lag=storage._lag))
+            run.start_process(faulty(run.memory, lag=storage._lag))
         scenario.recover(run)
         if not storage.crashed:
             # The process that met the error went on; so must one that starts now.
-            run.start_process(FaultyStorage(run.memory, lag=storage._lag))
+            run.start_process(faulty(run.memory, lag=storage._lag))
             scenario.recover(run)
         storage._lag.advance()
         scenario.check(run)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from faults import scenarios as sc
+from faults.faulty_storage import WRITES
 from faults.scenarios import Scenario, scenario_parameters
 from faults.sweep import sweep_scenario
 
@@ -16,3 +18,13 @@ def test_every_fault_at_every_call(scenario: type[Scenario], record_property):
     print(f"{scenario.name}: {figures}")  # noqa: T201 - figures are what a sweep is read for
     assert figures.hit == set(range(figures.calls)) or scenario.tested_methods
     assert figures.calls > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [sc.AppendInline, sc.AppendObjects, sc.AppendThatMerges, sc.Trim, sc.TierFirst])
+def test_every_fault_at_every_write_of_a_local_disk(scenario, tmp_path):
+    """Where commits cannot land late and segments are mapped, other branches decide."""
+    methods = tuple(WRITES - {"create.write"})
+    figures = sweep_scenario(scenario(), methods=methods, directory=tmp_path / "warehouse")
+    print(f"{scenario.name} on a local disk: {figures}")  # noqa: T201
+    assert figures.runs > 5
