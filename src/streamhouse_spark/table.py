@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    StreamhouseError,
+    TableNotFoundError,
+)
 from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake_view import LakeView
 
 logger = logging.getLogger(__name__)
+
+_REPINS_MAX = 3
 
 
 class Table:
@@ -236,13 +245,22 @@ class Table:
                     f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number",
                 )
             return self._read(pin_as_of(state, as_of_timestamp_ms), projection)
-        try:
-            return self._read(pin_newest(state), projection)
-        except SnapshotExpiredError:
-            return self._read(self.repinned(), projection)
+        pin = pin_newest(state)
+        for _ in range(_REPINS_MAX):
+            try:
+                return self._read(pin, projection)
+            except SnapshotExpiredError:
+                pin = self.repinned()
+        return self._read(pin, projection)
 
     def repinned(self) -> Pin:
         """A pin on the lake's own newest snapshot, for when the recorded one was expired by another engine."""
+        for _ in range(_REPINS_MAX):
+            with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
+                return self._pinned_to_lake()
+        return self._pinned_to_lake()
+
+    def _pinned_to_lake(self) -> Pin:
         state = self.refresh()
         newest = self.open_lake().newest()
         pair = LakePair(newest.id, newest.offsets, newest.timestamp_ms) if newest is not None else state.lake

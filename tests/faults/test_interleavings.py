@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from faults import interleave as il
 from faults.checkers import check_all
 from faults.history import Told
 from faults.ledger import Ledger
-from faults.scenarios import HOUR_MS, NAME, Run
+from faults.scenarios import HOUR_MS, LAKE, NAME, Run, tier
 from streamhouse_spark.errors import (
     CommitConflictError,
     TableNotFoundError,
 )
+from streamhouse_spark.lake import iceberg_maintain
 
 
 @pytest.mark.slow
@@ -101,3 +104,36 @@ def test_a_creator_that_sleeps_while_unnamed_tables_are_cleaned(days):
         run.append()
         clean(run)
         run.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expires", [False, True], ids=["tiers and trims", "tiers, trims and expires"])
+def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(expires):
+    """The snapshot that the log has recorded is gone, so the reader looks at the lake, which moves meanwhile."""
+
+    def expire(run: Run) -> None:
+        lake = il.rival(run).open_lake()
+        lake.compact()
+        lake.expire(keep_last=1, keep_ms=0)
+
+    def act(run: Run) -> None:
+        il.rival_tiers(run)
+        run.observe_rival()
+        run.clock.advance(2 * HOUR_MS)
+        il.rival(run).maintain()
+        if expires:
+            il.rival_appends(run)
+            tier(il.rival(run))
+            expire(run)
+
+    with mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2):
+        base = il.prepared_table({**LAKE, "table.log.ttl": "1h"})
+        base.tier()
+        base.append()
+        base.tier()
+        expire(base)
+        base.observe()
+        for at in range(0, il.calls_of(base, il.WORK["read the union"]), 2 if expires else 1):
+            run, error = il.run_interleaved(base, il.WORK["read the union"], act, at)
+            assert error is None, f"call {at}: {error}"
+            run.check()

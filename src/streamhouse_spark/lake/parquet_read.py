@@ -134,9 +134,7 @@ def _opened(files: FileAccess, location: str, *, verified: bool = True) -> pq.Pa
     try:
         return pq.ParquetFile(files.open_input(location), pre_buffer=True, page_checksum_verification=verified)
     except ObjectNotFoundError as error:
-        raise SnapshotExpiredError(
-            f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again"
-        ) from error
+        raise _expired(location) from error
     except _DAMAGE as error:
         raise _damaged(location, error) from error
 
@@ -149,6 +147,8 @@ def _batches(
     while True:
         try:
             batch = next(batches, None)
+        except ObjectNotFoundError as error:
+            raise _expired(location) from error
         except _DAMAGE as error:
             raise _damaged(location, error) from error
         if batch is None:
@@ -157,6 +157,12 @@ def _batches(
         yield batch
     if expected:
         raise CorruptDataError(f"lake file {location}: {expected} rows of its row groups could not be read; restore it")
+
+
+def _expired(location: str) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again"
+    )
 
 
 def _damaged(location: str, error: Exception) -> CorruptDataError:
