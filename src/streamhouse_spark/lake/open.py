@@ -22,6 +22,8 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
     try:
         from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("streamhouse_spark"):
+            raise  # a module of our own is missing: no extra brings it
         raise MissingExtraError(
             f"table {state.name} has an Iceberg lake, and {error.name} is not installed; "
             "run: pip install 'streamhouse-spark[iceberg]'"
