@@ -25,14 +25,16 @@ NAME = "sales.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 WRITER_IDS = 10**12
 BATCH_IDS = 10**4
-TEXT = "x" * 40
+TEXT_CHARS = {1: 40, 5: 40, 40: 40, 400: 600}
+"""By the rows of a batch: the largest are too large to travel in a commit record."""
 
 
 def rows_of(writer: int, batch: int) -> pa.Table:
     """The rows of a batch, few or many, the same whenever they are sent."""
-    count = (1, 5, 40, 400)[(batch * 7 + writer) % 4]
+    count = tuple(TEXT_CHARS)[(batch * 7 + writer) % 4]
     first = writer * WRITER_IDS + batch * BATCH_IDS
-    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "text": [TEXT] * count}, schema=SCHEMA)
+    text = "x" * TEXT_CHARS[count]
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "text": [text] * count}, schema=SCHEMA)
 
 
 class Journal:

@@ -390,5 +390,7 @@ def small_limits() -> Iterator[None]:
         yield
 
 
-def examples_wanted(default: int) -> int:
-    return int(os.environ.get("STREAMHOUSE_PROPERTY_EXAMPLES", default))
+def examples_wanted() -> int | None:
+    """What the environment asks for, if it does."""
+    text = os.environ.get("STREAMHOUSE_PROPERTY_EXAMPLES")
+    return int(text) if text else None
