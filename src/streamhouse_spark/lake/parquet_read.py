@@ -61,10 +61,9 @@ def _read(
             if len(deleted):
                 rows = rows.filter(_kept(deleted, position, rows.num_rows))
                 position += batch.num_rows
-            if filter is not None:
-                rows = rows.filter(filter)
-            if rows.num_rows:
-                yield rows
+            # As a table: pyarrow's filter of a record batch fails where no row is left.
+            left = [rows] if filter is None else pa.Table.from_batches([rows]).filter(filter).to_batches()
+            yield from (part for part in left if part.num_rows)
 
 
 class _FileColumns:
