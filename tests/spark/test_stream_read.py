@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from spark.session import COLUMNS, drain, forget_commit, ids, load_stream, rows, sink
+from spark.session import COLUMNS, drain, forget_commit, ids, load, load_stream, rows, sink
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.spark import tier
@@ -190,21 +190,27 @@ def test_table_made_anew_ends_the_stream(spark, wh, tables, checkpoint):
     assert ids(target) == list(range(10))
 
 
-def test_lost_rows_fail_the_stream_or_are_skipped(spark, wh, tmp_path):
-    source = wh.create_table(
-        "tail.lossy", COLUMNS, properties={"table.datalake.enabled": "false", "table.log.ttl": "1ms"}
-    )
-    target = wh.create_table("tail.lossy_to", COLUMNS)
+def test_lost_rows_fail_the_stream_or_are_skipped(spark, wh, checkpoint, tmp_path):
+    """Rows without a lake expire while a stream is down."""
+    properties = {"table.datalake.enabled": "false", "table.log.ttl": "1ms"}
+    tables = (wh.create_table("tail.lossy", COLUMNS, properties=properties), wh.create_table("tail.lossy_to", COLUMNS))
+    source, target = tables
     source.append(rows(50))
+    copy(spark, wh, tables, checkpoint)
+    source.append(rows(50, 50))
     source.merge_inline()
     while source.storage.now_ms() <= source.state.time_ms + 1:
         pass
-    assert source.maintain().trimmed_to == {0: 50}
-    source.append(rows(50, 50))
-    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*\[0, 50\).*failOnDataLoss=false"):
-        copy(spark, wh, (source, target), str(tmp_path / "strict"))
-    copy(spark, wh, (source, target), str(tmp_path / "lenient"), failOnDataLoss="false")
-    assert ids(target) == list(range(50, 100))
+    assert source.maintain().trimmed_to == {0: 100}
+    source.append(rows(50, 100))
+    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*\[50, 100\).*failOnDataLoss=false"):
+        copy(spark, wh, tables, checkpoint)
+    copy(spark, wh, tables, checkpoint, failOnDataLoss="false")
+    assert ids(target) == [*range(50), *range(100, 150)]
+    new = wh.create_table("tail.lossy_new", COLUMNS)
+    copy(spark, wh, (source, new), str(tmp_path / "new"))  # a new stream misses nothing
+    assert ids(new) == list(range(100, 150))
+    assert load(spark, wh, "tail.lossy$changelog").count() == load(spark, wh, "tail.lossy").count() == 50
 
 
 def test_rows_that_another_engine_deleted_are_skipped(spark, wh, tmp_path):

@@ -51,7 +51,7 @@ def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | No
 
 def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
     if spec.kind == "full":
-        return 0
+        return 0 if state.lake is not None else log.start  # without a lake, what expired is gone and not missed
     if spec.kind == "latest":
         return log.end
     given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
