@@ -469,7 +469,7 @@ class CompactLake(TierFirst):
     """Small files of the lake become one, old snapshots expire, and what nobody needs is deleted."""
 
     name = "compact the lake"
-    tested_methods = ("put_if_absent", "create.close", "delete")
+    tested_methods = ("put_if_absent", "delete")
 
     @contextmanager
     def limits(self) -> Iterator[None]:
