@@ -157,13 +157,14 @@ class _Blocks:
 
     def __init__(self, where: str, segment: Segment) -> None:
         self._where = where
-        self._index = segment.index
+        self._block_bytes = segment.index.block_bytes
+        self._sums = segment.index.block_sums.tolist()
         self._size_bytes = segment.size_bytes
-        self._verified = np.zeros(len(self._index.block_sums), bool)
+        self._verified = bytearray(len(self._sums))
 
     def aligned(self, start: int, end: int) -> tuple[int, int]:
         """The smallest run of whole blocks around a byte range."""
-        size = self._index.block_bytes
+        size = self._block_bytes
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
 
     def check(self, data: bytes | memoryview, start: int, end: int, object_bytes: int | None = None) -> None:
@@ -172,7 +173,7 @@ class _Blocks:
             raise CorruptDataError(
                 f"{self._where} has {object_bytes} bytes, the commit record says {self._size_bytes}; restore this file",
             )
-        size = self._index.block_bytes
+        size = self._block_bytes
         view = memoryview(data)
         origin = self.aligned(start, end)[0]
         for block in range(start // size, -(-end // size)):
@@ -180,11 +181,11 @@ class _Blocks:
                 continue
             low = block * size
             part = view[low - origin : min(low + size, self._size_bytes) - origin]
-            if xxhash.xxh3_64_intdigest(part) != int(self._index.block_sums[block]):
+            if xxhash.xxh3_64_intdigest(part) != self._sums[block]:
                 raise CorruptDataError(
                     f"{self._where}: bytes [{low}, {low + len(part)}) do not match their checksum; restore this file",
                 )
-            self._verified[block] = True
+            self._verified[block] = 1
 
 
 class _MappedSegment:
