@@ -12,6 +12,7 @@ from unittest import mock
 import pyarrow as pa
 
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, record, segment, segment_writer
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
@@ -120,6 +121,16 @@ def wide_table(damaged: Damaged) -> pa.Table:
         table.stager()._inline_bytes_max = 0
         table.append(rows)
     return rows
+
+
+def tiered_table(damaged: Damaged) -> pa.Table:
+    """A table all of whose rows are in one lake file."""
+    warehouse = Warehouse(damaged.storage.url, storage=damaged.storage)
+    table = warehouse.create_table(NAME, ROWS.schema)
+    table.append(ROWS)
+    run_tasks = run_tasks_locally(damaged.storage, {}, table.world)
+    TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
+    return ROWS
 
 
 def with_floor(damaged: Damaged) -> None:

@@ -215,3 +215,23 @@ def test_merging_verifies_what_it_merges(tmp_path):
     with pytest.raises(CorruptDataError):
         table.merge_inline()
     assert not damaged.keys("/segments/")
+
+
+def test_lake_file(tmp_path):
+    damaged = damage.new_storage("local", tmp_path)
+    rows = damage.tiered_table(damaged)
+    damaged.live = damaged.open()
+    (key,) = damaged.keys(".parquet")
+    whole = damaged.storage.read(key)
+    counts = dict.fromkeys(("error", "unchanged"), 0)
+    for at in range(0, len(whole), 2):
+        damaged.replace(key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            found = damaged.table_rows()
+        except StreamhouseError:
+            counts["error"] += 1
+        else:
+            assert found.equals(rows), f"byte {at}: wrong rows"
+            counts["unchanged"] += 1
+    report("lake file", counts)
+    assert counts["error"] > counts["unchanged"]
