@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,10 +39,12 @@ class SegmentShape:
 
 
 def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
-    """Rows as one record batch message without schema, to travel in the commit record."""
-    batch = one_batch(rows)
-    data = batch.serialize().to_pybytes()
-    return StagedSegment(_described(batch, bucket, shape, len(data)), data)
+    """Rows as one record batch message without schema, to travel in the commit record.
+
+    Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
+    """
+    data = one_batch(rows).serialize().to_pybytes()
+    return StagedSegment(_described(rows, bucket, shape, len(data)), data)
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
@@ -59,7 +61,15 @@ def stage_object(
     size_bytes, index = write_batches(
         storage, segment_key(table_uuid, segment_uuid), rows.schema, batches, rows.nbytes, shape.codec
     )
-    return StagedSegment(_described(rows, bucket, shape, size_bytes, segment_uuid, index.to_bytes()))
+    described = _described(rows, bucket, shape, size_bytes)
+    segment = replace(
+        described,
+        uuid=segment_uuid,
+        compressed=shape.codec != "none",
+        stats=collect_stats(rows, shape.stats_columns),
+        index_bytes=index.to_bytes(),
+    )
+    return StagedSegment(segment)
 
 
 def write_batches(
@@ -95,14 +105,7 @@ def write_batches(
     return summing.size_bytes, index
 
 
-def _described(
-    rows: pa.Table | pa.RecordBatch,
-    bucket: int,
-    shape: SegmentShape,
-    size_bytes: int,
-    segment_uuid: str | None = None,
-    index_bytes: bytes = b"",
-) -> Segment:
+def _described(rows: pa.Table, bucket: int, shape: SegmentShape, size_bytes: int) -> Segment:
     return Segment(
         bucket=bucket,
         base_offset=0,
@@ -112,11 +115,7 @@ def _described(
         commit=0,
         first_time_ms=0,
         last_time_ms=0,
-        uuid=segment_uuid,
-        compressed=shape.codec != "none" and segment_uuid is not None,
-        stats=collect_stats(rows, shape.stats_columns),
         partitions=collect_partitions(rows, shape.partition_by),
-        index_bytes=index_bytes,
     )
 
 
