@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidNameError
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
+from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
+from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.system_tables import SYSTEM_TABLES
 
 if TYPE_CHECKING:
+    from streamhouse_spark.log.state import TableState
     from streamhouse_spark.table import Table
 
 CHANGELOG = "changelog"
@@ -73,7 +75,7 @@ class _SystemView:
 
 
 class _ChangelogView:
-    """Every change that the hot log holds, with its type, offset and commit time. Log tables only insert."""
+    """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -83,13 +85,33 @@ class _ChangelogView:
         return with_fields(CHANGELOG_FIELDS, self._table.schema)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        state = self._table.refresh()
-        batches = [
-            with_metadata(found, CHANGELOG_FIELDS)
-            for bucket, log in state.buckets.items()
-            for found in read_split(self._table.storage, plan_range(state, bucket, log.offsets), state.schema)
-        ]
+        batches = list(changelog_batches(self._table))
         return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
+
+
+def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
+    """Every change of the table, each bucket in offset order. Log tables only insert.
+
+    What was trimmed from the hot log is read from the lake, which keeps no commit times: they are null. A table that
+    was never tiered has lost what was trimmed, so its changelog begins where the log does. Raises
+    `OffsetsTrimmedError` where the lake holds trimmed rows no longer, before the first row of that bucket.
+    """
+    state = table.refresh()
+    for bucket, log in state.buckets.items():
+        if log.start and state.lake is not None:
+            yield from _trimmed_changes(table, state, bucket, OffsetRange(0, log.start))
+        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema):
+            yield with_metadata(found, CHANGELOG_FIELDS)
+
+
+def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: OffsetRange) -> Iterator[pa.RecordBatch]:
+    if not table.properties.datalake_enabled or state.lake_offset(bucket) < trimmed.end:
+        raise OffsetsTrimmedError(
+            f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
+            "in the lake; table.tail(start='earliest') reads what the log holds",
+        )
+    for base_offset, batch in table.open_lake().read_offsets(bucket, trimmed, columns=state.schema.names):
+        yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
 
 
 class _LakeRowsView:

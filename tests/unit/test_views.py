@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.errors import OffsetsTrimmedError, TableNotFoundError
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log.actions import Trim
 
 
@@ -53,6 +54,34 @@ class TestChangelog:
         assert rows.num_rows == 20 - start
         assert rows["_log_offset"].to_pylist()[0] == start
 
+    def test_rows_trimmed_from_the_log_are_read_from_the_lake_without_times(self, wh, table):
+        table.append([{"id": i} for i in range(50)])
+        table.append([{"id": i} for i in range(50, 90)])
+        before = wh.view("sales.orders$changelog").to_arrow(columns=["_change_type", "_log_offset", "id"])
+        _tier(table)
+        tiered = table.refresh().ends
+        table.append([{"id": i} for i in range(90, 100)])
+        table.log.commit(lambda *_: (Trim({0: tiered[0], 1: tiered[1] // 2}),))
+        table.merge_inline()
+        rows = wh.view("sales.orders$changelog").to_arrow()
+        assert rows.schema == wh.view("sales.orders$changelog").schema
+        starts = {b: log.start for b, log in table.refresh().buckets.items()}
+        assert rows["_commit_timestamp"].null_count == sum(starts.values()) > 0
+        assert sorted(rows["id"].to_pylist()) == list(range(100))
+        changes = {(r["_change_type"], r["_log_offset"], r["id"]) for r in rows.to_pylist()}
+        assert changes >= {tuple(r.values()) for r in before.to_pylist()}
+
+    @pytest.mark.parametrize("how", ["lake switched off", "lake behind"])
+    def test_trimmed_rows_that_no_lake_holds_are_an_error(self, wh, table, how):
+        table.append([{"id": i} for i in range(50)])
+        _tier(table)
+        table.append([{"id": i} for i in range(50)])
+        table.log.commit(lambda *_: (Trim({0: table.state.ends[0] - (0 if how == "lake behind" else 30)}),))
+        if how == "lake switched off":
+            table.alter_properties({"table.datalake.enabled": "false"})
+        with pytest.raises(OffsetsTrimmedError, match=r"bucket 0 .*tail\(start='earliest'\)"):
+            wh.view("sales.orders$changelog").to_arrow()
+
     def test_columns_and_filters(self, wh, table):
         table.append([{"id": i, "name": str(i)} for i in range(10)])
         view = wh.view("sales.orders$changelog")
@@ -81,3 +110,8 @@ def test_a_view_of_a_dropped_table(wh, table, other_process):
     for view in views:
         with pytest.raises(TableNotFoundError, match="was dropped"):
             view.to_arrow()
+
+
+def _tier(table) -> None:
+    run = run_tasks_locally(table.storage, table.settings, table.world)
+    TieringJob(table.log, table.open_lake(), world=table.world).run(run)

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
+from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.table import Table
-from streamhouse_spark.views import CHANGELOG, LAKE
+from streamhouse_spark.views import CHANGELOG, LAKE, changelog_batches
 from streamhouse_spark.warehouse import Warehouse
 
 
@@ -94,9 +94,6 @@ def _lake_rows(table: Table, plan: LakePlan, projection: Projection) -> Iterator
 
 
 def _changelog(table: Table, columns: Sequence[str] | None, filter_: Any) -> Iterator[pa.Table]:
-    state = table.refresh()
     parsed = parse_filter(filter_)
-    for bucket, log in state.buckets.items():
-        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema):
-            rows = pa.Table.from_batches([with_metadata(found, CHANGELOG_FIELDS)])
-            yield narrowed(rows, columns, parsed)
+    for batch in changelog_batches(table):
+        yield narrowed(pa.Table.from_batches([batch]), columns, parsed)
