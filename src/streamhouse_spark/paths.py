@@ -4,6 +4,7 @@
 
     streamhouse.json                                 format version and id of the warehouse
     <database>/database.json                         the database exists
+    <database>/database-00000002.json                it was dropped, or made again, or its comment changed
     <database>/<table>/names/00000001.json           this name now means table <uuid>, or nothing
     tables/<uuid>/commits/00000000000000000042.json  the table's commit log, put-if-absent, never rewritten
     tables/<uuid>/checkpoints/00000000000000000500   the table's state at a commit
@@ -77,8 +78,13 @@ def _shown(text: object) -> str:
     return shown if len(shown) <= 80 else f"{shown[:60]}… ({len(str(text))} characters)"
 
 
-def database_key(database: str) -> str:
-    return f"{database}/database.json"
+def database_key(database: str, number: int = 1) -> str:
+    return f"{database}/database.json" if number == 1 else f"{database}/database-{number:08d}.json"
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a folder of a database can be a table's."""
+    return _NAME.match(name) is not None
 
 
 def names_prefix(path: TablePath) -> str:

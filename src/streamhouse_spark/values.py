@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, NoReturn
 
 from streamhouse_spark.errors import InvalidOptionError
@@ -102,8 +102,21 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, without the blanks around them. Empty text is no name."""
-    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    """Names separated by commas, without the blanks around them. Empty text is no name.
+
+    A name in backticks may hold commas and blanks; a backtick in it is doubled.
+    """
+    pieces = _NAMES.findall(text) if text.strip() else []
+    return tuple(quoted[1:-1].replace("``", "`") if quoted else plain.strip() for quoted, plain in pieces)
+
+
+def join_names(names: Iterable[str]) -> str:
+    """The text that `parse_names` reads back as these names."""
+    return ", ".join(f"`{name.replace('`', '``')}`" if _NEEDS_QUOTES.search(name) else name for name in names)
+
+
+_NAMES: Final = re.compile(r"(?:^|(?<=,))(?:\s*(`(?:[^`]|``)*`)\s*(?=,|\Z)|([^,]*))")
+_NEEDS_QUOTES: Final = re.compile(r"[,`]|^\s|\s\Z|^\Z")
 
 
 def looks_like_secret(name: str, value: str) -> bool:

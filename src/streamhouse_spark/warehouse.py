@@ -27,7 +27,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
+from streamhouse_spark.model import TablePath, is_unicode
 from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
 from streamhouse_spark.properties import TableProperties, check_partition_columns, parse_properties
 from streamhouse_spark.schema import TableSchema
@@ -91,16 +91,66 @@ class Warehouse:
 
     # -- databases ------------------------------------------------------------------------------------------------
 
-    def create_database(self, name: str, *, if_not_exists: bool = True) -> None:
+    def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
         """Raises `TableExistsError` where it exists and ``if_not_exists`` is False."""
         database = parse_database(name)
+        _check_comment(f"database {database}", comment)
         self._ensure()
-        if not names.create_database(self._storage, database) and not if_not_exists:
+        made = names.create_database(self._storage, database, self._world, comment=comment)
+        if not made and not if_not_exists:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
         self._require()
         return names.list_databases(self._storage)
+
+    def database_exists(self, name: str) -> bool:
+        self._require()
+        return names.database_exists(self._storage, parse_database(name))
+
+    def database_comment(self, name: str) -> str | None:
+        """Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database."""
+        return self._known_database(name).comment
+
+    def comment_database(self, name: str, comment: str | None) -> None:
+        """Set the comment of a database, or with None take it away."""
+        _check_comment(f"database {name}", comment)
+        while (found := self._known_database(name)).comment != comment:
+            if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
+                return
+
+    def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
+        """Drop a database without tables; with ``cascade`` drop its tables first. False where there is none.
+
+        **Commit point:** the database's next file. A table that is created at the same time wins: the database is
+        then there again, and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for one that has tables.
+        """
+        database = parse_database(name)
+        self._require()
+        while (found := names.resolve_database(self._storage, database)).exists:
+            self._empty_database(database, cascade=cascade)
+            if not names.point_database(self._storage, found, self._world, exists=False):
+                continue
+            try:
+                self._empty_database(database, cascade=False)
+            except TableExistsError:
+                names.create_database(self._storage, database, self._world, comment=found.comment)
+                raise
+            return True
+        if if_exists:
+            return False
+        raise self._no_database(database)
+
+    def _empty_database(self, database: str, *, cascade: bool) -> None:
+        tables = self._tables_of(database)
+        if tables and not cascade:
+            raise TableExistsError(
+                f"database {database} of {self.url} has {len(tables)} tables ({', '.join(tables[:5])}); drop or rename "
+                "them first, or say CASCADE (cascade=True) to drop them with it",
+                condition="DATABASE_NOT_EMPTY",
+            )
+        for table in tables:
+            self.drop_table(table, if_exists=True)
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
@@ -110,9 +160,11 @@ class Warehouse:
         Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
         self._require()
-        found = [self._known_database(database)] if database is not None else self.databases()
-        paths = [path for name in found for path, _ in names.list_names(self._storage, name)]
-        return [str(path) for path in paths if self._is_there(path)]
+        found = [self._known_database(database).name] if database is not None else self.databases()
+        return [table for name in found for table in self._tables_of(name)]
+
+    def _tables_of(self, database: str) -> list[str]:
+        return [str(path) for path, _ in names.list_names(self._storage, database) if self._is_there(path)]
 
     def _is_there(self, path: TablePath) -> bool:
         """A damaged table is there: one must not hide the others."""
@@ -148,7 +200,7 @@ class Warehouse:
         path = parse_table_name(name).require_table("create")
         create = _create_action(path, schema, primary_key, partition_by, buckets, properties)
         self._ensure()
-        names.create_database(self._storage, path.database)
+        names.create_database(self._storage, path.database, self._world)
         for _ in range(_NAME_RACES_MAX):
             pointer = names.resolve(self._storage, path)
             existing = self._open(path, pointer.uuid) if pointer.uuid else None
@@ -163,6 +215,7 @@ class Warehouse:
             record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
             self._put_first_record(record)
             if names.point(self._storage, path, pointer, uuid, self._world):
+                names.create_database(self._storage, path.database, self._world)  # if it was dropped meanwhile
                 return self.table(str(path))
         raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
 
@@ -258,14 +311,19 @@ class Warehouse:
         if parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
             drop_lake_table(self._storage, self._settings, state, self._world)
 
-    def _known_database(self, name: str) -> str:
+    def _known_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        if names.database_exists(self._storage, database):
-            return database
+        self._require()
+        found = names.resolve_database(self._storage, database)
+        if not found.exists:
+            raise self._no_database(database)
+        return found
+
+    def _no_database(self, database: str) -> TableNotFoundError:
         known = self.databases()
         near = nearest(database, known)
         hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
-        raise TableNotFoundError(
+        return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
@@ -286,6 +344,11 @@ def _check_arguments(location: object, settings: object) -> None:
         raise InvalidOptionError(f"the warehouse location is {location!r}, expected a path or a URL")
     if not isinstance(settings, Mapping | None):
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
+
+
+def _check_comment(what: str, comment: object) -> None:
+    if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
+        raise InvalidOptionError(f"the comment of {what} is {str(comment)[:100]!r}, expected a text; write it anew")
 
 
 def _check_table_arguments(path: TablePath, partition_by: object, properties: object) -> None:

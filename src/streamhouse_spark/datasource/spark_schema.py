@@ -37,12 +37,12 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 
 def offered_schema(available: pa.Schema, table: TableSchema) -> StructType:
     """What a read without ``.schema(…)`` gives, with the table's comments."""
-    fields = []
-    for field in available:
+    offered = compat.spark_schema_of(available)
+    for shown, field in zip(offered.fields, available, strict=True):
         column = table.find(field.name)
-        comment = column.comment if column is not None and column.type.equals(field.type) else None
-        fields.append(field.with_metadata({"comment": comment}) if comment else field)
-    return compat.spark_schema_of(pa.schema(fields))
+        if column is not None and column.comment is not None and column.type.equals(field.type):
+            shown.metadata = {"comment": column.comment}
+    return offered
 
 
 def requested_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:

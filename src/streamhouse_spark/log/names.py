@@ -22,7 +22,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, name_key
+from streamhouse_spark.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
 from streamhouse_spark.storage import Storage
 
 
@@ -32,6 +32,16 @@ class NamePointer:
 
     number: int
     uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePointer:
+    """What a database is: there or not. ``number`` is the place of the file that says so, 0 for none."""
+
+    name: str
+    number: int
+    exists: bool
+    comment: str | None = None
 
 
 def require_warehouse(storage: Storage) -> None:
@@ -67,25 +77,53 @@ def create_warehouse(storage: Storage, world: World) -> None:
         storage.put_if_absent(WAREHOUSE_KEY, encode_frame("warehouse", {"id": world.ids.new_uuid()}))
 
 
-def create_database(storage: Storage, database: str) -> bool:
+def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
     """Make the database exist. Returns False where it did."""
+    while not (found := resolve_database(storage, database)).exists:
+        if point_database(storage, found, world, exists=True, comment=comment):
+            return True
+    return False
+
+
+def resolve_database(storage: Storage, database: str) -> DatabasePointer:
+    """What the database is now: the last of its files. Raises `FormatVersionError` for a newer format."""
+    pointer = DatabasePointer(database, 0, exists=False)
+    while (following := _read_database(storage, database, pointer.number + 1)) is not None:
+        exists, comment = bool(following.get("exists", True)), following.get("comment")
+        pointer = DatabasePointer(database, pointer.number + 1, exists=exists, comment=comment)
+    return pointer
+
+
+def point_database(
+    storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
+) -> bool:
+    """Let the database be this from now on, if it still is ``previous``. False when another was faster."""
+    attempt = world.ids.new_uuid()
+    header = {"name": previous.name, "exists": exists, "comment": comment, "attempt": attempt}
+    failure: StorageError | None = None
     try:
-        storage.put_if_absent(database_key(database), encode_frame("database", {"name": database}))
-    except ObjectExistsError:
-        database_exists(storage, database)  # refuses a newer format
-        return False
-    return True
+        storage.put_if_absent(database_key(previous.name, previous.number + 1), encode_frame("database", header))
+        return True
+    except StorageError as error:
+        failure = error
+    stored = _read_database(storage, previous.name, previous.number + 1)
+    if stored is None:
+        raise failure
+    return bool(stored.get("attempt") == attempt)
+
+
+def _read_database(storage: Storage, database: str, number: int) -> dict[str, Any] | None:
+    key = database_key(database, number)
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError:
+        return None
+    return decode_frame("database", data, f"{storage.url}/{key}").header
 
 
 def database_exists(storage: Storage, database: str) -> bool:
     """Raises `FormatVersionError` for a database of a newer format."""
-    key = database_key(database)
-    try:
-        data = storage.read(key)
-    except ObjectNotFoundError:
-        return False
-    decode_frame("database", data, f"{storage.url}/{key}")
-    return True
+    return resolve_database(storage, database).exists
 
 
 def list_databases(storage: Storage) -> list[str]:
@@ -96,7 +134,7 @@ def list_databases(storage: Storage) -> list[str]:
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer]]:
     """The names of a database that mean a table."""
     for name in storage.list_names(f"{database}/"):
-        if name != "database.json":
+        if is_table_name(name):
             path = TablePath(database, name)
             pointer = resolve(storage, path)
             if pointer.uuid is not None:
@@ -109,6 +147,14 @@ def resolve(storage: Storage, path: TablePath) -> NamePointer:
     while (following := _read_pointer(storage, path, pointer.number + 1)) is not None:
         pointer = NamePointer(pointer.number + 1, following["uuid"])
     return pointer
+
+
+def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...]:
+    """The tables besides ``uuid`` that the name has ever meant, oldest first. Pointers are never deleted."""
+    found: list[str | None] = []
+    while (pointer := _read_pointer(storage, path, len(found) + 1)) is not None:
+        found.append(pointer["uuid"])
+    return tuple(dict.fromkeys(u for u in found if u is not None and u != uuid))
 
 
 def point(storage: Storage, path: TablePath, previous: NamePointer, uuid: str | None, world: World) -> bool:

@@ -1,0 +1,50 @@
+"""Values of columns as JSON in Spark's internal form, as calls carry them.
+
+Dates are days, timestamps microseconds, decimals text, bytes base64; a float that is no JSON number is text.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+
+
+def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """One JSON value a row, of a column without nesting."""
+    types = pa.types
+    if types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    if types.is_floating(column.type) or types.is_decimal(column.type) or types.is_binary(column.type):
+        return [_text_of(value) for value in values]
+    return values
+
+
+def _text_of(value: Any) -> Any:
+    match value:
+        case decimal.Decimal():
+            return format(value, "f")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case _:
+            return value
+
+
+def same_cell(left: Any, right: Any) -> bool:
+    """Whether two JSON values of a column are one value: decimals of another scale are."""
+    if left == right or left is None or right is None:
+        return bool(left == right)
+    try:
+        return type(left) is not bool and decimal.Decimal(left) == decimal.Decimal(right)
+    except (decimal.InvalidOperation, TypeError, ValueError):
+        return False

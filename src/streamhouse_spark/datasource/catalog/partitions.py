@@ -1,0 +1,54 @@
+"""The partitions of a table: the distinct values of its partition columns, over lake and log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.datasource.catalog.cells import json_values, same_cell
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.pin import Pin, pin_newest
+from streamhouse_spark.projection import Projection
+from streamhouse_spark.table import Table
+
+
+def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
+    """One row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
+
+    The lake says its partitions in its manifests; of the hot log the partition columns are read. Raises
+    `InvalidOptionError` for a table without partitions, and for a name that is no partition column.
+    """
+    state = table.refresh()
+    columns = state.partition_by
+    if not columns:
+        raise InvalidOptionError(f"table {table.name} is not partitioned; it has no partitions to show")
+    positions = {_position(table, name): value for name, value in wanted.items()}
+    schema = state.schema.select(columns).arrow
+    parts = [_distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
+    found = _distinct(pa.concat_tables([schema.empty_table(), *parts]))
+    found = found.sort_by([(name, "ascending") for name in columns])
+    rows = zip(*(json_values(column) for column in found.columns), strict=True)
+    shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
+    return sorted(shown, key=lambda row: [value is not None for value in row])
+
+
+def _position(table: Table, name: str) -> int:
+    folded = [column.casefold() for column in table.partition_by]
+    if name.casefold() not in folded:
+        raise InvalidOptionError(
+            f"'{name}' is no partition column of {table.name}; it is partitioned by {', '.join(table.partition_by)}"
+        )
+    return folded.index(name.casefold())
+
+
+def _parts(table: Table, pin: Pin) -> Iterator[pa.Table]:
+    if pin.lake is not None:
+        partitions = table.open_lake().metadata_table("partitions").column("partition").combine_chunks()
+        yield pa.table({name: partitions.field(name) for name in pin.state.partition_by})
+    yield from table.read_hot(pin, Projection.of(pin.state.schema, pin.state.partition_by, None))
+
+
+def _distinct(rows: pa.Table) -> pa.Table:
+    return rows.group_by(rows.column_names, use_threads=False).aggregate([]).select(rows.column_names)

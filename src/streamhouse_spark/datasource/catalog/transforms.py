@@ -1,0 +1,74 @@
+"""Partitioning between Spark's transforms and a table's own words: partition columns, buckets, bucket key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table import Table
+from streamhouse_spark.values import join_names
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """``PARTITIONED BY (dt, bucket(4, id))``: partition columns, and the properties that the bucket stands for."""
+
+    columns: tuple[str, ...] = ()
+    properties: Mapping[str, str] | None = None
+
+
+def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
+    """Raises `InvalidOptionError` for a transform that no table can have, saying what to do instead."""
+    columns: list[str] = []
+    properties: dict[str, str] = {}
+    for transform in transforms:
+        kind = str(transform["transform"])
+        if kind == "identity":
+            columns.append(_column(transform))
+        elif kind == "bucket" and not properties:
+            if len(transform["columns"]) != 1 or len(transform["arguments"]) != 1:
+                raise InvalidOptionError(
+                    f"PARTITIONED BY {_shown(transform)}: expected a number and one column, as in bucket(4, id)"
+                )
+            properties = {
+                "bucket.num": str(transform["arguments"][0]),
+                "bucket.key": join_names([_column(transform)]),
+            }
+        elif kind == "bucket":
+            raise InvalidOptionError(f"PARTITIONED BY {_shown(transform)}: a table has one bucket key; leave one out")
+        else:
+            raise InvalidOptionError(
+                f"PARTITIONED BY {_shown(transform)}: a table is partitioned by columns, and by bucket(n, column); for "
+                "days or months add a column that holds them, and partition by it"
+            )
+    return Partitioning(tuple(columns), properties or None)
+
+
+def _column(transform: Mapping[str, Any]) -> str:
+    path = transform["columns"][0]
+    if len(path) != 1:
+        raise InvalidOptionError(
+            f"PARTITIONED BY {_shown(transform)}: a field inside a struct cannot partition; make it a column"
+        )
+    return str(path[0])
+
+
+def _shown(transform: Mapping[str, Any]) -> str:
+    columns = [".".join(str(part) for part in path) for path in transform.get("columns") or ()]
+    inside = ", ".join([*map(str, transform.get("arguments") or ()), *columns])
+    return f"{transform['transform']}({inside})"
+
+
+def partitioning_of(table: Table) -> list[dict[str, Any]]:
+    """The table's partitioning as `parse_partitioning` reads it."""
+    state = table.state
+    found: list[dict[str, Any]] = [
+        {"transform": "identity", "columns": [[name]], "arguments": []} for name in state.partition_by
+    ]
+    key = table.properties.bucket_key
+    if key:
+        columns = [[name] for name in key]
+        found.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
+    return found

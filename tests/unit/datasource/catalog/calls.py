@@ -1,0 +1,70 @@
+"""Makes the calls of the catalog as the JVM class does: operations by name, arguments as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource.connection import Connection
+
+MODULES = ("tables", "databases", "alter", "procedures")
+
+
+@dataclass(frozen=True)
+class Catalog:
+    connection: Connection
+
+    def call(self, operation: str, **args: Any) -> Mapping[str, Any]:
+        found = _operation(operation)(self.connection, json.loads(json.dumps(args)))
+        return json.loads(json.dumps(found))
+
+    def create(
+        self,
+        database: str,
+        table: str,
+        schema: str = "id bigint, dt date",
+        partitioning: Sequence[Mapping[str, Any]] = (),
+        **more: Any,
+    ) -> Mapping[str, Any]:
+        return self.call(
+            "create_table",
+            database=database,
+            table=table,
+            schema=struct(schema),
+            partitioning=list(partitioning),
+            **{"properties": {}, "primary_key": [], **more},
+        )
+
+
+def _operation(name: str) -> Any:
+    for module in MODULES:
+        try:
+            found = importlib.import_module(f"streamhouse_spark.datasource.catalog.{module}")
+        except ModuleNotFoundError:
+            continue
+        if hasattr(found, name):
+            return getattr(found, name)
+    raise AssertionError(f"no operation {name}")
+
+
+def struct(ddl: str) -> str:
+    """The JSON of a Spark schema text, without a session."""
+    from streamhouse_spark.datasource.spark_schema import offered_schema
+    from streamhouse_spark.schema import TableSchema
+
+    schema = TableSchema.of(ddl)
+    found: StructType = offered_schema(schema.arrow, schema)
+    return found.json()
+
+
+def identity(column: str) -> dict[str, Any]:
+    return {"transform": "identity", "columns": [[column]], "arguments": []}
+
+
+def bucket(count: int, *columns: str) -> dict[str, Any]:
+    return {"transform": "bucket", "columns": [[column] for column in columns], "arguments": [count]}

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.datasource.connection import Connection
+from unit.datasource.catalog.calls import Catalog
+
+
+@pytest.fixture
+def connection(warehouse_path: str) -> Connection:
+    return Connection.of(warehouse_path, {})
+
+
+@pytest.fixture
+def catalog(connection: Connection) -> Catalog:
+    """A catalog on an empty place, with the database ``sales``."""
+    catalog = Catalog(connection)
+    catalog.call("create_database", database="sales", properties={})
+    return catalog
