@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 from spark.session import COLUMNS, append, drain, forget_commit, ids, load_stream, rows
 from streamhouse_spark import Transaction
 from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.errors import InvalidOptionError, TransactionConflictError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    TableNotFoundError,
+    TransactionConflictError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +29,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def tables(wh, request):
     """A source and a sink of this test's own."""
-    name = request.node.name.removeprefix("test_").split("[")[0]
+    name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")
     return wh.create_table(f"sink.{name}_from", COLUMNS), wh.create_table(f"sink.{name}_to", COLUMNS)
 
 
@@ -100,6 +106,29 @@ def test_application_id_outlives_the_checkpoint(spark, wh, tables, checkpoint, t
     with pytest.raises(PySparkException, match=r"TRANSACTION_CONFLICT: .*was the checkpoint deleted"):
         copy(spark, wh, tables, str(tmp_path / "other"), txnAppId="app")
     assert ids(target) == list(range(10))
+
+
+def test_table_created_again_is_refused_by_a_running_stream(spark, wh, tables, checkpoint):
+    source, target = tables
+    source.append(rows(10))
+    writer = load_stream(spark, wh, source.name).writeStream.format("streamhouse").option("warehouse", wh.url)
+    query = writer.option("checkpointLocation", checkpoint).start(target.name)
+    try:
+        query.processAllAvailable()
+        wh.drop_table(target.name)
+        again = wh.create_table(target.name, COLUMNS)
+        source.append(rows(10, 10))
+        with pytest.raises(PySparkException, match=r"TABLE_NOT_FOUND: batch 1 .*dropped and created again"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert ids(again) == []
+    with pytest.raises(PySparkException, match="TABLE_NOT_FOUND: batch 1 "):
+        copy(spark, wh, tables, checkpoint)
+    query_id = json.loads((Path(checkpoint) / "metadata").read_text())["id"]
+    again.append([], transaction=Transaction(query_id, 0, query_id))  # as the message says
+    copy(spark, wh, tables, checkpoint)
+    assert ids(again) == list(range(10, 20))
 
 
 @pytest.mark.spark41
@@ -201,6 +230,70 @@ def test_tasks_of_two_queries_are_refused(writer, tables):
     messages = [dataclasses.replace(one.write(batch(1)), query_id=q) for q in ("a", "b")]
     with pytest.raises(TransactionConflictError):
         one.commit(messages, 0)
+
+
+class TestNameThatMeantAnotherTable:
+    """The writer is made by name for each batch; the table knows which queries wrote into it."""
+
+    @pytest.fixture
+    def again(self, wh, tables):
+        def make():
+            wh.drop_table(tables[1].name)
+            return wh.create_table(tables[1].name, COLUMNS)
+
+        return make
+
+    @staticmethod
+    def store(writer, batch_id, *values, **options):
+        one = writer(**options)
+        one.commit([one.write(batch(*values) if values else iter(()))], batch_id)
+
+    @pytest.mark.parametrize("options", [{}, {"txnAppId": "mine"}], ids=["query", "named"])
+    @pytest.mark.parametrize("values", [(2,), ()], ids=["rows", "no rows"])
+    def test_later_batch_is_refused(self, writer, again, options, values):
+        self.store(writer, 0, 1, **options)
+        table = again()
+        with pytest.raises(TableNotFoundError, match=r"batch 1 .*dropped and created again.*new checkpointLocation"):
+            self.store(writer, 1, *values, **options)
+        assert (ids(table), table.refresh().transactions) == ([], {})
+
+    def test_between_staging_and_commit(self, writer, again):
+        one = writer()
+        message = one.write(batch(1))
+        table = again()
+        with pytest.raises(CommitConflictError, match="dropped and created again"):
+            writer().commit([message], 0)
+        with pytest.raises(TableNotFoundError, match="dropped"):
+            one.commit([message], 0)
+        assert ids(table) == []
+
+    def test_query_that_begins_here_is_known_even_without_rows(self, writer, again):
+        table = again()
+        self.store(writer, 0)
+        self.store(writer, 0)
+        version = table.refresh().version
+        self.store(writer, 1)
+        assert table.refresh().version == version
+        self.store(writer, 2, 5)
+        assert ids(table) == [5]
+
+    def test_name_for_the_application_may_be_added_later(self, writer, again):
+        table = again()
+        self.store(writer, 0, 1)
+        self.store(writer, 1, 2, txnAppId="mine")
+        assert ids(table) == [1, 2]
+
+    def test_going_on_without_the_earlier_rows(self, writer, again):
+        self.store(writer, 4, 1)
+        table = again()
+        table.append([], transaction=Transaction("0d7e", 4, "0d7e"))
+        self.store(writer, 4, 1)
+        self.store(writer, 5, 2)
+        assert ids(table) == [2]
+
+    def test_another_table_with_a_name_of_its_own_is_a_new_sink(self, writer, tables):
+        self.store(writer, 7, 1)
+        assert ids(tables[1]) == [1]
 
 
 def test_batch_without_rows_leaves_no_record(writer, tables):

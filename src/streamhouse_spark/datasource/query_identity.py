@@ -1,4 +1,10 @@
-"""The identity under which a streaming batch is stored: the query's id and the batch id."""
+"""The identity under which a streaming batch is stored: the query's id and the batch id.
+
+A table remembers the queries that wrote into it. A query that comes with a later batch to a table that does not know
+it, under a name that another table had before, is one whose table was dropped and created again (or renamed away) while
+it ran or slept: it is refused. Under a name that only ever meant this table it is a query that goes on writing here,
+and welcome.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,11 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from streamhouse_spark.errors import InvalidOptionError, TransactionConflictError
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
+from streamhouse_spark.log.names import other_tables
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import Transaction
+from streamhouse_spark.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """The local property in which Spark tells the tasks of a streaming query its id, the same over restarts."""
@@ -16,11 +25,10 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 def query_transaction(
     app_id: str | None, batch_id: int, query_ids: AbstractSet[str | None], checkpoint: str | None, table: str
-) -> Transaction:
-    """The transaction of one batch.
+) -> Transaction | None:
+    """The transaction of one batch; None where no identity can be had.
 
-    ``query_ids`` is what the tasks saw. Raises `InvalidOptionError` where no identity can be had, because a batch that
-    Spark repeats would then be stored twice; `TransactionConflictError` where tasks saw several.
+    ``query_ids`` is what the tasks saw. Raises `TransactionConflictError` where they saw several.
     """
     known = {q for q in query_ids if q}
     if len(known) > 1:
@@ -29,12 +37,42 @@ def query_transaction(
         )
     query_id = next(iter(known), None) or _query_id_of(checkpoint)
     if app_id is None and query_id is None:
-        raise InvalidOptionError(
-            f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so "
-            "repeated batches could not be told from new ones; set the option txnAppId to a name that stays the same "
-            "over restarts",
-        )
+        return None
     return Transaction(app_id or query_id or "", batch_id, query_id)
+
+
+def no_identity(table: str) -> InvalidOptionError:
+    """A batch that Spark repeats would be stored twice."""
+    return InvalidOptionError(
+        f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated batches "
+        "could not be told from new ones; set the option txnAppId to a name that stays the same over restarts",
+    )
+
+
+def begins_under_used_name(table: Table, batch: Transaction) -> bool:
+    """Whether this is the query's first batch in a table whose name meant another table before.
+
+    Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` where
+    it is not the query's first batch: those before went into the other table.
+    """
+    if _knows(table.state, batch) or _knows(table.refresh(), batch):
+        return False
+    others = other_tables(table.storage, table.path, table.uuid)
+    if others and batch.version > 0:
+        entry = f"Transaction({batch.app_id!r}, {batch.version - 1}, {batch.owner!r})"
+        raise TableNotFoundError(
+            f"batch {batch.version} of stream {batch.app_id}: table {table.name} ({table.uuid}) has none of its "
+            f"earlier batches, and the name meant table {others[-1]} before: the stream's table was dropped and "
+            "created again, or renamed. Nothing was written. Start with a new checkpointLocation to write all rows; "
+            f"or, to go on without those of earlier batches, first run Table.append([], transaction={entry})",
+        )
+    return bool(others)
+
+
+def _knows(state: TableState, batch: Transaction) -> bool:
+    if batch.app_id in state.transactions:
+        return True
+    return batch.owner is not None and any(e.owner == batch.owner for e in state.transactions.values())
 
 
 def _query_id_of(checkpoint: str | None) -> str | None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
 from streamhouse_spark.rows import coerce
@@ -87,12 +88,18 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
     """What all tasks staged, as one. None where no task had a row.
 
     Inline rows of several tasks become one inline segment a bucket, or objects where they are too many for a commit
-    record, so that the number of tasks shows neither in the size of records nor in the number of segments.
+    record, so that the number of tasks shows neither in the size of records nor in the number of segments. Raises
+    `CommitConflictError` where they were staged for another table.
     """
     parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
     if not parts:
         return None
     staged = gathered(parts)
+    if staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written",
+        )
     inline: dict[int, list[StagedSegment]] = defaultdict(list)
     for segment in staged.segments:
         if segment.inline_rows is not None:

@@ -15,12 +15,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.query_identity import QUERY_ID_PROPERTY, query_transaction
+from streamhouse_spark.datasource.query_identity import (
+    QUERY_ID_PROPERTY,
+    begins_under_used_name,
+    no_identity,
+    query_transaction,
+)
 from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, combined
 from streamhouse_spark.datasource.write_check import table_for_writing
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.staging import Staged
-from streamhouse_spark.model import Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
 
@@ -55,6 +59,10 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
 
     The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
     adds the rows. A batch without rows leaves no record: repeating it adds nothing either.
+
+    Spark makes a new writer from the table's name for each batch, and another for its commit. Where the table was
+    dropped and created again meanwhile, the batch is refused, as `query_identity` says. What cannot be seen is a
+    warehouse that was deleted as a whole and made anew: there the stream writes on.
     """
 
     def __init__(
@@ -73,12 +81,17 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
         table = _table(self._plan)
         found = _messages(messages)
         staged = combined(table, found)
-        if staged is None:
-            return
-        transaction: Transaction = query_transaction(
+        transaction = query_transaction(
             self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
         )
-        table.commit(staged, transaction=transaction)
+        if transaction is None:
+            if staged is None:
+                return
+            raise no_identity(self._plan.table)
+        if begins_under_used_name(table, transaction) and staged is None:
+            staged = _nothing(self._plan)
+        if staged is not None:
+            table.commit(staged, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to do, as in `StreamhouseWriter.abort`."""
