@@ -40,6 +40,8 @@ def table_health(state: TableState, properties: TableProperties, now_ms: int) ->
     """``now_ms`` is the store's time."""
     enabled = properties.datalake_enabled
     untiered = [_oldest_beyond(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
+    if enabled and state.truncation is not None and state.lake_is_outdated:
+        untiered.append(state.truncation.time_ms)
     undeleted = [condemned.time_ms + GRACE_MS for condemned in state.condemned.values()]
     if properties.log_ttl_ms:
         for bucket, log in state.buckets.items():

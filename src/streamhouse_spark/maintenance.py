@@ -50,7 +50,8 @@ class MaintainReport:
 def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
     """See `Table.maintain`."""
     check_grace(grace_ms)
-    lake = table.open_lake() if table.refresh().lake is not None and table.properties.datalake_enabled else None
+    has_lake = table.refresh().recorded_lake is not None and table.properties.datalake_enabled
+    lake = table.open_lake() if has_lake else None
     if lake is not None and not dry_run:
         _require_kept(table, lake)
     merged, trimmed = 0, {}
@@ -87,6 +88,9 @@ def _require_kept(table: Table, lake: LakeTable) -> None:
     newest = lake.newest()
     held = newest.offsets if newest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
+    starts = newest.starts if newest is not None else {}
+    if recorded is not None and not table.state.begins_at(starts):
+        held = starts  # a snapshot from before the truncation: it holds no row of the table
     lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
     if lost:
         raise LakeRolledBackError(

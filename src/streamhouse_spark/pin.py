@@ -31,9 +31,10 @@ class Pin:
 def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
     """The whole table: without a lake snapshot, all that the log still holds.
 
-    ``lake`` overrides the recorded pair, for when its snapshot was expired.
+    ``lake`` overrides the recorded pair, for when its snapshot was expired; one that holds rows from before the last
+    truncation does not count.
     """
-    pair = lake or state.lake
+    pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
     if pair is None:
         ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
     else:
@@ -44,13 +45,14 @@ def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
 def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     """The rows committed at ``timestamp_ms`` or before.
 
-    Raises `OffsetsTrimmedError` where log and lake do not reach so far back.
+    Raises `OffsetsTrimmedError` where log and lake do not reach so far back, or the table was truncated later.
     """
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
+    _require_truncated_before(state, timestamp_ms, ends)
     pair = _newest_within(state, ends)
     hot = {}
     for bucket, log in state.buckets.items():
-        start = pair.offsets.get(bucket, 0) if pair else 0
+        start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
         if start < log.start:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
@@ -62,9 +64,24 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     return Pin(state, pair, hot)
 
 
+def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+    """A row that is known to be from that time or before was committed behind the truncation, whatever clocks say."""
+    truncation = state.truncation
+    if truncation is None or truncation.time_ms <= timestamp_ms:
+        return
+    if all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
+            f"{truncation.time_ms} ms, and rows from before are no longer its; read the lake as of that time "
+            f"({state.name}$lake), or a later time",
+        )
+
+
 def _newest_within(state: TableState, ends: Mapping[int, int]) -> LakePair | None:
     for pair in reversed(state.lake_history):
-        if all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
+        if state.begins_at(pair.starts) and all(
+            offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()
+        ):
             return pair
     return None
 

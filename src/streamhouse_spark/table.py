@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.alteration import Alteration, altered
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
     OffsetsTrimmedError,
+    SchemaMismatchError,
     SnapshotExpiredError,
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.actions import Action, ForgetTransactions, LakePair, MoveConsumer, SetProperties
+from streamhouse_spark.log.actions import (
+    Action,
+    ForgetTransactions,
+    LakePair,
+    MoveConsumer,
+    SetProperties,
+    SetSchema,
+)
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
@@ -27,20 +36,21 @@ from streamhouse_spark.log.retention import CONSUMER_RENEW_MS
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.segment_writer import SegmentShape
-from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
+from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, is_unicode
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
-from streamhouse_spark.properties import TableProperties, altered_properties, parse_properties
-from streamhouse_spark.rows import coerce
+from streamhouse_spark.properties import TableProperties, parse_properties
+from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
+    from streamhouse_spark.schema import SparkSchema
 
 logger = logging.getLogger(__name__)
 
@@ -122,13 +132,12 @@ class Table:
 
     @property
     def properties(self) -> TableProperties:
-        state = self.state
-        return parse_properties(state.properties, state.schema, state.partition_by)
+        return _properties_of(self.state)
 
     def __repr__(self) -> str:
         state = self.state
-        rows = sum(log.end for log in state.buckets.values())
-        return f"Table({self.name}: {len(state.schema.columns)} columns, {state.num_buckets} buckets, {rows:,} rows)"
+        columns = len(state.schema.columns)
+        return f"Table({self.name}: {columns} columns, {state.num_buckets} buckets, {state.num_rows:,} rows)"
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -144,31 +153,71 @@ class Table:
             CommitConflictError, StorageError: nothing was added.
             CommitStateUnknownError: the rows may or may not have been added; see its text.
         """
-        table = coerce(rows, self.state.schema, table=self.name)
-        offsets, committed = commit_staged(self._log, self.stager().stage(table), transaction=transaction)
-        self._merge_if_due(committed.state)
-        return offsets
+        return self.commit(self._staged(rows), transaction=transaction)
 
-    def stager(self) -> Stager:
-        """Turns rows into staged segments for the newest known schema and properties."""
+    def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Replace all rows of the table by these; readers see the old rows or the new ones, never a part of either.
+
+        **Commit point:** the one record that empties the table and adds the rows. Before it nothing has changed; from
+        it on, rows committed earlier, by whomever and tiered or not, are no longer read from the table. ``rows`` may
+        be empty. The next tiering round does the same to the lake table, whose older snapshots stay; open streams
+        fail, see `truncate`. Offsets go on. With a ``transaction`` that is already stored nothing is changed, and the
+        offsets of its first commit are returned.
+
+        Raises as `append` does; where that says that nothing was added, nothing was removed either.
+        """
+        return self.commit(self._staged(rows), transaction=transaction, overwrite=True)
+
+    def truncate(self) -> None:
+        """Remove all rows; the table, its properties and its stored transactions stay.
+
+        **Commit point:** one record, which says where each bucket ended. Rows below are no longer read from the table
+        at once, rows appended later get the offsets behind them. The next tiering round empties the lake table in one
+        snapshot, behind which older snapshots stay readable until they expire; files of the hot log are deleted after
+        the grace, so that reads under way end well. Streams and tails that are open fail with `OffsetsTrimmedError`;
+        with ``failOnDataLoss=false`` they go on behind the truncation. An empty table is left as it is.
+
+        Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
+        truncating again is safe where nobody appended meanwhile.
+        """
+        self._log.commit(lambda state, _time_ms: truncating(state))
+
+    def _staged(self, rows: Any) -> Staged:
+        """The rows, staged; in the newest schema where the one known here does not have their columns."""
         state = self.state
+        try:
+            table = coerce(rows, state.schema, table=self.name)
+        except SchemaMismatchError:
+            known, state = state, self.refresh()
+            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+                raise
+            table = coerce(rows, state.schema, table=self.name)
+        return self.stager(state).stage(table)
+
+    def stager(self, state: TableState | None = None) -> Stager:
+        """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
+        state = state or self.state
         with self._stager_lock:
             if self._stager is None or self._stager[0] != state.schema_id or self._stager[1] is not state.properties:
-                key = self.properties.bucket_key
+                key = _properties_of(state).bucket_key
                 routing = Routing(state.num_buckets, key[0] if key else None)
-                stager = Stager(self._storage, self.uuid, self.segment_shape(), routing, self._world)
+                stager = Stager(self._storage, self.uuid, self.segment_shape(state), routing, self._world)
                 self._stager = (state.schema_id, state.properties, stager)
             return self._stager[2]
 
-    def segment_shape(self) -> SegmentShape:
-        state, properties = self.state, self.properties
+    def segment_shape(self, state: TableState | None = None) -> SegmentShape:
+        """How segments are written by a state, the newest known by default."""
+        state = state or self.state
+        properties = _properties_of(state)
         return SegmentShape(
             state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression
         )
 
-    def commit(self, staged: Staged, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Add rows that were staged, here or in other processes, as `append` does."""
-        offsets, committed = commit_staged(self._log, staged, transaction=transaction)
+    def commit(
+        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+    ) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
+        offsets, committed = commit_staged(self._log, staged, transaction=transaction, overwrite=overwrite)
         self._merge_if_due(committed.state)
         return offsets
 
@@ -180,15 +229,43 @@ class Table:
             except StreamhouseError as error:
                 logger.warning("inline rows of %s were not merged, the next append tries again: %s", self.name, error)
 
-    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
-        """Set and unset properties. Raises `InvalidOptionError` for unknown, fixed or impossible ones."""
+    def alter(
+        self,
+        *,
+        add_columns: pa.Schema | str | SparkSchema | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        unset_properties: Sequence[str] = (),
+    ) -> None:
+        """Change columns and properties, all of it or nothing. **Commit point:** one record.
+
+        New columns stand behind the others, may be null, and are null in the rows that are there. Writers and streams
+        that are under way go on with the columns they know; the lake table gets the columns in the next tiering round.
+        ``comments`` maps columns to their comment, None takes it away; the table's own is the property ``comment``.
+
+        Raises `SchemaMismatchError` for a column that is there already, is NOT NULL or cannot be stored, and for a
+        comment on an unknown one; `InvalidOptionError` for unknown, fixed or impossible properties.
+        """
+        change = Alteration.of(add_columns, comments, set_properties, unset_properties)
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            result = altered_properties(state.properties, changed or {}, removed)
-            parse_properties(result, state.schema, state.partition_by)
-            return () if result == dict(state.properties) else (SetProperties(dict(changed or {}), tuple(removed)),)
+            after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+            actions: list[Action] = []
+            if after.schema != state.schema:
+                actions.append(SetSchema(after.schema_id, after.schema))
+            if after.properties != state.properties:
+                actions.append(_changed_properties(state.properties, after.properties))
+            return actions
 
         self._log.commit(plan)
+
+    def add_columns(self, columns: pa.Schema | str | SparkSchema) -> None:
+        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
+        self.alter(add_columns=columns)
+
+    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
+        """Set and unset properties, as `alter` does."""
+        self.alter(set_properties=changed, unset_properties=removed)
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
@@ -263,8 +340,9 @@ class Table:
     def _pinned_to_lake(self) -> Pin:
         state = self.refresh()
         newest = self.open_lake().newest()
-        pair = LakePair(newest.id, newest.offsets, newest.timestamp_ms) if newest is not None else state.lake
-        return pin_newest(self.refresh(), pair)
+        if newest is None:
+            return pin_newest(self.refresh(), state.lake)
+        return pin_newest(self.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
 
     def _read(self, pin: Pin, projection: Projection) -> pa.Table:
         parts = []
@@ -310,6 +388,7 @@ class Table:
         a mapping bucket → offset, or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
         ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
         asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
+        The columns are those of the call: ones that are added later are not in the batches.
 
         Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read.
         """
@@ -365,6 +444,15 @@ class Table:
         Raises `LakeRolledBackError` where the lake lost rows that it had, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)
+
+
+def _properties_of(state: TableState) -> TableProperties:
+    return parse_properties(state.properties, state.schema, state.partition_by)
+
+
+def _changed_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    return SetProperties(changed, tuple(name for name in before if name not in after))
 
 
 def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
@@ -39,14 +39,20 @@ def follow(
     """See `Table.tail`. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
     positions = start_offsets(state, start)
-    if columns is not None:
-        state.schema.select(columns)
+    columns = state.schema.select(state.schema.names if columns is None else columns).names
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
     elif not _is_duration(poll_ms):
         raise InvalidOptionError(f"poll_ms is {poll_ms!r}, expected milliseconds, at least 0")
     return _follow(
-        table, positions, columns, include_metadata=include_metadata, poll_ms=poll_ms, stop=stop, until_ms=until_ms
+        table,
+        state,
+        positions,
+        columns,
+        include_metadata=include_metadata,
+        poll_ms=poll_ms,
+        stop=stop,
+        until_ms=until_ms,
     )
 
 
@@ -56,8 +62,9 @@ def _is_duration(value: object) -> bool:
 
 def _follow(
     table: Table,
+    begun: TableState,
     positions: dict[int, int],
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
     *,
     include_metadata: bool,
     poll_ms: float,
@@ -68,6 +75,7 @@ def _follow(
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
+        _require_same_rows(begun, state)
         news = False
         for found in _new_batches(table, state, positions, columns):
             news = True
@@ -81,8 +89,17 @@ def _follow(
         state = table.refresh()
 
 
+def _require_same_rows(begun: TableState, state: TableState) -> None:
+    """What was followed so far would be wrong: it holds rows that the table no longer has."""
+    if state.truncation is not None and not begun.begins_at(state.first_offsets):
+        raise OffsetsTrimmedError(
+            f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
+            "rows that were read are no longer its; follow it again from 'earliest'",
+        )
+
+
 def _new_batches(
-    table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str] | None
+    table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
     for bucket, log in state.buckets.items():

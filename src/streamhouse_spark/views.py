@@ -98,8 +98,9 @@ def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
     """
     state = table.refresh()
     for bucket, log in state.buckets.items():
-        if log.start and state.lake is not None:
-            yield from _trimmed_changes(table, state, bucket, OffsetRange(0, log.start))
+        first = state.first_offset(bucket)
+        if log.start > first and state.lake is not None:
+            yield from _trimmed_changes(table, state, bucket, OffsetRange(first, log.start))
         for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema):
             yield with_metadata(found, CHANGELOG_FIELDS)
 

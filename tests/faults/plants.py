@@ -230,7 +230,7 @@ def trimming_does_not_wait_for_the_lake() -> Iterator[None]:
     original = retention.plan_trim
 
     def plan(state: TableState, now_ms: int, ttl_ms: int, **_: Any) -> Mapping[int, int]:
-        return original(replace(state, lake=None), now_ms, ttl_ms, lake_enabled=False)
+        return original(replace(state, lake=None, lake_history=()), now_ms, ttl_ms, lake_enabled=False)
 
     with patched((retention, "plan_trim", plan)):
         yield

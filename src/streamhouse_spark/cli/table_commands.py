@@ -42,7 +42,8 @@ streamhouse -w ./warehouse ls --output json | jq -r .table
 def ls(session: Session, database: str | None) -> None:
     """List the tables of a warehouse, or of one DATABASE.
 
-    rows counts all rows ever written, lake_rows those that were tiered, and lag those that wait in the hot log.
+    rows counts the rows written since the table was created or truncated, lake_rows those that were tiered, and lag
+    those that wait in the hot log.
     """
     warehouse = session.warehouse
     rows = [_listed(warehouse.table(name)) for name in warehouse.tables(database)]
@@ -53,14 +54,14 @@ def ls(session: Session, database: str | None) -> None:
 
 def _listed(table: Table) -> Mapping[str, Any]:
     state = table.state
-    ends, lag = sum(state.ends.values()), sum(bucket_lags(state).values())
+    num_rows, lag = state.num_rows, sum(bucket_lags(state).values())
     enabled = table.properties.datalake_enabled
     return {
         "table": table.name,
         "columns": len(state.schema.columns),
         "buckets": state.num_buckets,
-        "rows": ends,
-        "lake_rows": ends - lag if enabled else None,
+        "rows": num_rows,
+        "lake_rows": num_rows - lag if enabled else None,
         "lag": lag if enabled else None,
     }
 
@@ -100,14 +101,14 @@ def described(table: Table) -> dict[str, Any]:
         "partition_by": list(state.partition_by),
         "properties": dict(state.properties),
         "buckets": table.inspect.buckets().to_pylist(),
-        "rows": sum(state.ends.values()),
+        "rows": state.num_rows,
         "lag": sum(lags.values()),
         "lake": {
             "enabled": table.properties.datalake_enabled,
             "format": table.properties.datalake_format,
             "location": f"{table.storage.url}/{state.lake_location}",
             "snapshot_id": lake.snapshot_id if lake else None,
-            "rows": sum(state.ends.values()) - sum(lags.values()),
+            "rows": state.num_rows - sum(lags.values()),
         },
     }
 

@@ -51,7 +51,8 @@ def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | No
 
 def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
     if spec.kind == "full":
-        return 0 if state.lake is not None else log.start  # without a lake, what expired is gone and not missed
+        # Without a lake, what expired is gone and not missed.
+        return state.first_offset(bucket) if state.lake is not None else log.start
     if spec.kind == "latest":
         return log.end
     given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
@@ -97,11 +98,14 @@ def _offset_of_time(
     Trimmed rows have no commit times any more. Where one of them may be the answer, that is an error, or the hot log's
     start when not ``strict``.
     """
+    first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
-        return 0
+        return first
     found = offset_at(log, timestamp_ms)
-    if found > log.start or log.start == 0 or _committed_before(state, bucket, log.start, timestamp_ms):
+    if found > log.start or log.start == first or _committed_before(state, bucket, log.start, timestamp_ms):
         return found
+    if state.truncation is not None and timestamp_ms <= state.truncation.time_ms:
+        return first
     text = (
         f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
         "only, which does not keep commit times"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, Piece, ReadPlan, ViewPiece, lake_ranges
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
-from streamhouse_spark.log.scan import plan_range
+from streamhouse_spark.log.scan import plan_range, require_not_truncated
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
@@ -70,28 +70,47 @@ def plan_view(table: Table, suffix: str) -> ReadPlan:
 
 
 def plan_ranges(
-    table: Table, ranges: Mapping[int, OffsetRange], columns: Sequence[str], *, fail_on_data_loss: bool
+    table: Table,
+    ranges: Mapping[int, OffsetRange],
+    columns: Sequence[str],
+    *,
+    fail_on_data_loss: bool,
+    state: TableState | None = None,
 ) -> ReadPlan:
-    """Offset ranges, from the hot log and below its start from the lake.
+    """Offset ranges, from the hot log and below its start from the lake; of the newest known state by default.
 
-    Raises `OffsetsTrimmedError` where neither has them; with ``fail_on_data_loss`` False they are left out, with a
-    warning.
+    Raises `OffsetsTrimmedError` where neither has them, or a truncation took them away; with ``fail_on_data_loss``
+    False they are left out, with a warning.
     """
-    state = table.state
+    state = state or table.state
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     pieces: list[Piece] = []
-    for bucket, offsets in ranges.items():
+    for bucket, asked in ranges.items():
+        offsets = _not_truncated(state, bucket, asked, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            pieces.extend(_trimmed_pieces(table, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+            pieces.extend(_trimmed_pieces(table, state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
         if offsets.end > start:
             pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
     return ReadPlan(table.name, table.uuid, schema, tuple(pieces))
 
 
-def _trimmed_pieces(table: Table, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
-    state = table.state
+def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
+    """The part of a range that is still the table's."""
+    try:
+        require_not_truncated(state, bucket, wanted.start)
+    except OffsetsTrimmedError as error:
+        if fail_on_data_loss:
+            raise
+        logger.warning("%s: skipping them", error)
+    first = state.first_offset(bucket)
+    return OffsetRange(max(wanted.start, first), max(wanted.end, first))
+
+
+def _trimmed_pieces(
+    table: Table, state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool
+) -> Iterator[Piece]:
     tiered = state.lake_offset(bucket) if table.properties.datalake_enabled else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
     if held != wanted:

@@ -46,6 +46,7 @@ class StreamhouseDataSource(DataSource):
         spark.read.format("streamhouse").option("warehouse", W).load("sales.orders$lake")
         spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
         df.write.format("streamhouse").option("warehouse", W).mode("append").save("sales.orders")
+        df.write.format("streamhouse").option("warehouse", W).mode("overwrite").save("sales.orders")
         sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.copy")
 
     Two facts of Spark that a user of this path should know:
@@ -88,9 +89,8 @@ class StreamhouseDataSource(DataSource):
         given = _given(self.options)
         options = parse_write_options(given)
         name = table_option(given, "write")
-        if overwrite:
-            _refuse_overwrite(name)
-        return StreamhouseWriter(self._connection(), name, options, schema)
+        self._require_loaded(name)
+        return StreamhouseWriter(self._connection(), name, options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)
@@ -123,11 +123,5 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}
-
-
-def _refuse_overwrite(name: str) -> NoReturn:
-    raise InvalidOptionError(
-        f"mode('overwrite') of {name} is not supported: nothing was changed; use mode('append'), or drop the table, "
-        "create it again and append",
-    )
+    """The options that a user gave."""
+    return {name.lower(): value for name, value in options.items() if not is_internal(name)}

@@ -24,6 +24,8 @@ class StreamOffset:
     table_uuid: str
     offsets: Mapping[int, int]
     initial: Mapping[int, int] | None = None
+    truncation: int = 0
+    """The commit that had truncated the table last when the position was taken; 0 for none."""
 
     @property
     def is_initial(self) -> bool:
@@ -37,6 +39,8 @@ class StreamOffset:
         out: dict[str, Any] = {"version": VERSION, "table": self.table_uuid, "offsets": offsets_to_json(self.offsets)}
         if self.initial is not None:
             out["initial"] = offsets_to_json(self.initial)
+        if self.truncation:
+            out["truncation"] = self.truncation
         return out
 
     @classmethod
@@ -53,6 +57,7 @@ class StreamOffset:
                 data["table"],
                 offsets_from_json(data["offsets"]),
                 offsets_from_json(initial) if initial is not None else None,
+                int(data.get("truncation", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from streamhouse_spark.options import StreamReadOptions
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 
+logger = logging.getLogger(__name__)
+
 CONSUMER_MOVE_MS = 30_000
 """A named consumer's position is recorded at most so often: each time is one commit record."""
 
@@ -34,7 +37,9 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
 
     Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
-    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`.
+    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
+    or overwritten with `OffsetsTrimmedError`: what the query made of the old rows is no longer right. With
+    ``failOnDataLoss=false`` it goes on behind the truncation.
     """
 
     def __init__(
@@ -68,27 +73,30 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
                 options.starting_timestamp_ms,
                 strict=options.fail_on_data_loss,
             )
-            self._initial = StreamOffset(table.uuid, offsets, offsets)
+            self._initial = StreamOffset(table.uuid, offsets, offsets, _truncation_of(table.state))
             self._move_consumer(table, offsets)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read."""
         table = self._table()
+        truncation = _truncation_of(table.state)
         ends = self._newest(table)
         if start is None:
             initial = self._initial.initial if self._initial is not None else None
-            return StreamOffset(table.uuid, ends, initial).to_json()
+            return StreamOffset(table.uuid, ends, initial, truncation).to_json()
         begin = self._offset(table, start)
+        self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = compat.limit_rows_and_bytes(
             limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         )
-        ends = {bucket: max(end, begin.offsets.get(bucket, 0)) for bucket, end in ends.items()}
+        starts = {b: max(begin.offsets.get(b, 0), table.state.first_offset(b)) for b in ends}
+        ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
         if max_rows is not None or max_bytes is not None:
-            ends = limited_ends(table.state, begin.offsets, ends, max_rows=max_rows, max_bytes=max_bytes)
-        if ends == dict(begin.offsets):
+            ends = limited_ends(table.state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
+        if ends == dict(begin.offsets) and truncation == begin.truncation:
             return start  # the same text: nothing new
-        return StreamOffset(table.uuid, ends, begin.initial if begin.is_initial else None).to_json()
+        return StreamOffset(table.uuid, ends, begin.initial if begin.is_initial else None, truncation).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -96,7 +104,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The log's end, whatever the limits: what the query's progress shows as the latest offset."""
         table = self._table()
-        return StreamOffset(table.uuid, table.state.ends).to_json()
+        return StreamOffset(table.uuid, table.state.ends, truncation=_truncation_of(table.state)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and no further."""
@@ -111,9 +119,10 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake."""
+        """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake, or were truncated."""
         table = self._table()
         final = self._offset(table, end)
+        self._require_same_rows(table, self._offset(table, start).truncation, final.truncation)
         begin = self._offset(table, start).begin_of_batch(final)
         ranges = {
             bucket: OffsetRange(begin.get(bucket, 0), stop)
@@ -143,6 +152,17 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(data, table.name, table.uuid)
 
+    def _require_same_rows(self, table: Table, begun: int, ended: int) -> None:
+        if begun == ended:
+            return
+        text = f"{table.name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+        if self._options.fail_on_data_loss:
+            raise OffsetsTrimmedError(
+                f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
+                "the truncation with failOnDataLoss=false",
+            )
+        logger.warning("%s: going on with the rows behind", text)
+
     def _newest(self, table: Table) -> dict[int, int]:
         ends = table.state.ends
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
@@ -154,6 +174,10 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
             table.move_consumer(consumer_id, offsets)
             self._consumer_moved_ms = now_ms
+
+
+def _truncation_of(state: TableState) -> int:
+    return state.truncation.commit if state.truncation is not None else 0
 
 
 def _require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:

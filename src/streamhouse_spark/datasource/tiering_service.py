@@ -274,9 +274,11 @@ class Service:
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:
-    """Commit time of the oldest row that the recorded lake snapshot does not hold; None where there is none."""
+    """Commit time of the oldest row, or truncation, that the lake lacks; None where there is none."""
     waiting = [
         next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
         for bucket, log in state.buckets.items()
     ]
+    if state.truncation is not None and state.lake_is_outdated:
+        waiting.append(state.truncation.time_ms)
     return min((time_ms for time_ms in waiting if time_ms is not None), default=None)

@@ -30,16 +30,25 @@ from streamhouse_spark.table import Table
 
 
 class StreamhouseWriter(DataSourceArrowWriter):
-    """Appends a DataFrame, all of it or nothing.
+    """Appends a DataFrame, all of it or nothing; or with ``overwrite`` replaces all rows by it, in one record.
 
     With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
     query's own identity is not used: several writes a batch are legal there, so give each its own ``txnAppId`` and the
     batch id as ``txnVersion`` to make them repeatable.
     """
 
-    def __init__(self, connection: Connection, name: str, options: WriteOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool = False,
+    ) -> None:
         self._plan = StagingPlan.of(connection, table_for_writing(connection, name, schema))
         self._transaction = options.transaction
+        self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return StagedMessage(self._plan.stage(iterator))
@@ -47,8 +56,8 @@ class StreamhouseWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         staged = combined(table, _messages(messages)) or _nothing(self._plan)
-        if staged.segments or self._transaction is not None:
-            table.commit(staged, transaction=self._transaction)
+        if staged.segments or self._transaction is not None or self._overwrite:
+            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to do: nothing is visible, and what was staged may belong to a commit that succeeded."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,8 @@ COMMIT_USER = "__streamhouse_lake_tiering"
 Filter: TypeAlias = "pc.Expression | None"
 Predicate: TypeAlias = tuple[str, str, Any]
 """``(column, operator, value)`` with one of ``= != < <= > >= in``, or with ``is null`` or ``not null`` and None.
+NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
+
 
 Predicates decide which files are planned; rows are filtered by whoever reads them.
 """
@@ -27,7 +30,10 @@ Predicates decide which files are planned; rows are filtered by whoever reads th
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """A snapshot of the lake table: it holds exactly the rows below ``offsets[bucket]`` of each bucket."""
+    """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+
+    ``starts`` are the offsets of the last truncation that the lake knows of; empty where there was none.
+    """
 
     id: int
     offsets: Mapping[int, int]
@@ -35,14 +41,17 @@ class LakeSnapshot:
 
     def to_json(self) -> dict[str, Any]:
         return {
+    starts: Mapping[int, int] = field(default_factory=dict)
             "id": self.id,
             "offsets": {str(b): o for b, o in self.offsets.items()},
             "timestamp_ms": self.timestamp_ms,
         }
 
     @classmethod
+            "starts": {str(b): o for b, o in self.starts.items()},
     def from_json(cls, value: Mapping[str, Any]) -> LakeSnapshot:
-        return cls(value["id"], {int(b): o for b, o in value["offsets"].items()}, value["timestamp_ms"])
+        offsets, starts = ({int(b): o for b, o in value[name].items()} for name in ("offsets", "starts"))
+        return cls(value["id"], offsets, value["timestamp_ms"], starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +263,14 @@ class LakeTable(Protocol):
         """
 
     def commit(
-        self, files: Sequence[LakeFile], *, expected: Mapping[int, int], new: Mapping[int, int], context: WriteContext
+        self,
+        files: Sequence[LakeFile],
+        *,
+        expected: Mapping[int, int],
+        new: Mapping[int, int],
+        context: WriteContext,
+        expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
+        starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
 
@@ -269,6 +285,9 @@ class LakeTable(Protocol):
         columns: Sequence[str] | None = None,
         predicates: Sequence[Predicate] = (),
         schema: TableSchema | None = None,
+        ``starts`` are where the log's table begins. Where the lake's are others, the table was truncated: the same
+        snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
+
     ) -> LakePlan:
         """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
 

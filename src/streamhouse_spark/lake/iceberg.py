@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import (
+    NEVER_TRUNCATED,
     CompactReport,
     ExpireReport,
     Filter,
@@ -28,7 +29,7 @@ from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
-from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg_offsets import FoundOffsets, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace, LakeTableSpec
 from streamhouse_spark.lake.iceberg_read import (
@@ -38,7 +39,7 @@ from streamhouse_spark.lake.iceberg_read import (
     require_snapshot,
     snapshot_schema,
 )
-from streamhouse_spark.lake.iceberg_round import commit_round, write_context
+from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, write_context
 from streamhouse_spark.lake.iceberg_write import write_files
 from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_offsets, read_split, read_whole
@@ -84,7 +85,7 @@ class IcebergLake:
         head = metadata.current_snapshot()
         if head is None:
             return None
-        return LakeSnapshot(head.snapshot_id, dict(found.offsets) if found else {}, head.timestamp_ms)
+        return _snapshot(head, found)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()
@@ -134,9 +135,16 @@ class IcebergLake:
         return write_files(context, files, self.place.world.ids, bucket, offsets, batches)
 
     def commit(
-        self, files: Sequence[LakeFile], *, expected: Mapping[int, int], new: Mapping[int, int], context: WriteContext
+        self,
+        files: Sequence[LakeFile],
+        *,
+        expected: Mapping[int, int],
+        new: Mapping[int, int],
+        context: WriteContext,
+        expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
+        starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
-        return commit_round(self.place, files, expected, new, context)
+        return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -164,6 +172,18 @@ class IcebergLake:
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+    def scan_files(
+        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+    ) -> LakeScan:
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
+        snapshot = require_snapshot(table.metadata, snapshot_id)
+        lake = snapshot_schema(table.metadata, snapshot)
+        how = projection(lake, self.place.spec.schema, columns, schema)
+        files = scan_files(table, snapshot, lake, statistics_of, self.place.spec.num_buckets)
+        return LakeScan(snapshot_id, how, files, same_by_name(table.metadata, how))
+
     ) -> Iterator[pa.RecordBatch]:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
@@ -223,7 +243,13 @@ class IcebergLake:
         found = offsets_at(metadata, snapshot, self.place.spec.table_uuid)
         if found is None and snapshot.snapshot_id == metadata.current_snapshot_id:
             found = newest_offsets(metadata, self.place.spec.table_uuid)
-        return LakeSnapshot(snapshot.snapshot_id, dict(found.offsets) if found else {}, snapshot.timestamp_ms)
+        return _snapshot(snapshot, found)
+
+
+def _snapshot(snapshot: Snapshot, found: FoundOffsets | None) -> LakeSnapshot:
+    if found is None:
+        return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
+    return LakeSnapshot(snapshot.snapshot_id, dict(found.offsets), snapshot.timestamp_ms, dict(found.starts))
 
 
 def _may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:

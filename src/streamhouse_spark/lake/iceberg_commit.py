@@ -68,6 +68,8 @@ class Change:
     added: Sequence[LakeFile] = ()
     removed: Sequence[str] = ()
     """Locations of data files, each of which must be live."""
+    removes_all: bool = False
+    """All data and delete files go that the table has when the change is made."""
     summary: Mapping[str, str] = field(default_factory=dict)
     moves_tag: bool = True
 
@@ -230,6 +232,8 @@ class _SnapshotBuilder:
         manifests = [
             m for m in manifests_of(self._table.io, self._parent) if m.has_added_files() or m.has_existing_files()
         ]
+        if self._change.removes_all:
+            return self._emptied(manifests)
         wanted = set(self._change.removed)
         if not wanted:
             return manifests, []
@@ -254,6 +258,17 @@ class _SnapshotBuilder:
                 f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
                 f"live, for example {min(missing)}; plan again"
             )
+        return kept, removed
+
+    def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Manifests that say of each data file that it is gone. Delete files have nothing left to delete."""
+        kept, removed = [], []
+        for manifest in manifests:
+            entries = manifest.fetch_manifest_entry(self._table.io)
+            removed += [e.data_file for e in entries]
+            if manifest.content == ManifestContent.DATA:
+                gone = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
+                kept.append(self._write_manifest(manifest.partition_spec_id, gone))
         return kept, removed
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:

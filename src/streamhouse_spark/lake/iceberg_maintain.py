@@ -176,7 +176,7 @@ def compaction_change(
         )
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    summary = {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets)} if offsets else {}
+    summary = {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
     return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(offsets))
 
 

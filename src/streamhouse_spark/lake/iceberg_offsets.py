@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.base import COMMIT_USER, NEVER_TRUNCATED
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
@@ -28,14 +28,18 @@ TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 class FoundOffsets:
     offsets: Mapping[int, int]
     snapshot_id: int
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """Where the table began, by its last truncation."""
 
 
-def offsets_text(table_uuid: str, offsets: Mapping[int, int]) -> str:
-    value = {
+def offsets_text(table_uuid: str, offsets: Mapping[int, int], starts: Mapping[int, int] = NEVER_TRUNCATED) -> str:
+    value: dict[str, object] = {
         "version": OFFSETS_VERSION,
         "table_uuid": table_uuid,
         "offsets": {str(bucket): offset for bucket, offset in sorted(offsets.items())},
     }
+    if starts:
+        value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -110,6 +114,7 @@ def _own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOff
         value = json.loads(text)
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
+        starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
     if version != OFFSETS_VERSION:
@@ -122,4 +127,4 @@ def _own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOff
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "give this one another lake location"
         )
-    return FoundOffsets(offsets, snapshot.snapshot_id)
+    return FoundOffsets(offsets, snapshot.snapshot_id, starts)

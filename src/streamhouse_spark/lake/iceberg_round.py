@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_text
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.parallel import in_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The rows ``[starts[bucket], ends[bucket])`` of each bucket."""
+
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
+        return f"offsets {{{', '.join(ranges)}}}"
 
 
 def write_context(place: IcebergPlace) -> WriteContext:
@@ -28,26 +41,30 @@ def write_context(place: IcebergPlace) -> WriteContext:
 def commit_round(
     place: IcebergPlace,
     files: Sequence[LakeFile],
-    expected: Mapping[int, int],
-    new: Mapping[int, int],
+    expected: LogRange,
+    new: LogRange,
     context: WriteContext,
 ) -> LakeSnapshot | None:
     """See `LakeTable.commit`."""
-    if not files and all(new.get(b, 0) == expected.get(b, 0) for b in {*new, *expected}):
+    is_truncated = not same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    _require_dense(files, expected, new)
+    _require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     shape = WriteShape.from_json(context.lake)
-    summary = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new)}
+    summary = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, shape)
         _require_offsets(metadata, expected, place.spec.table_uuid)
         require_written(place, metadata, files, shape)
-        return Change(Operation.APPEND, added=files, summary=summary)
+        if not is_truncated or metadata.current_snapshot() is None:
+            return Change(Operation.APPEND, added=files, summary=summary)
+        operation = Operation.OVERWRITE if files else Operation.DELETE
+        return Change(operation, added=files, removes_all=True, summary=summary)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return LakeSnapshot(snapshot.snapshot_id, dict(new), snapshot.timestamp_ms)
+    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts))
 
 
 def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
@@ -60,20 +77,26 @@ def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
         )
 
 
-def _require_offsets(metadata: TableMetadata, expected: Mapping[int, int], table_uuid: str) -> None:
+def _require_offsets(metadata: TableMetadata, expected: LogRange, table_uuid: str) -> None:
+    """The lake holds what it held when the round was planned: as much, since the same truncation."""
     found = newest_offsets(metadata, table_uuid)
-    here = found.offsets if found else {}
-    moved = {b: here.get(b, 0) for b in {*here, *expected} if here.get(b, 0) != expected.get(b, 0)}
-    if not moved:
+    here = LogRange(found.starts, found.offsets) if found else LogRange()
+    if not same_offsets(here.starts, expected.starts):
+        text = f"lake table {metadata.location}: it holds {here}, this round began with {expected}, before a truncation"
+    elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
+        text = (
+            f"lake table {metadata.location}: bucket {moved[0]} is at offset {here.ends.get(moved[0], 0)} in the lake, "
+            f"this round began at {expected.ends.get(moved[0], 0)}"
+        )
+    else:
         return
-    bucket = min(moved)
-    text = (
-        f"lake table {metadata.location}: bucket {bucket} is at offset {moved[bucket]} in the lake, this round "
-        f"began at {expected.get(bucket, 0)}"
-    )
-    if any(offset < expected.get(b, 0) for b, offset in moved.items()):
+    if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
         raise LakeRolledBackError(f"{text}: the lake went back; roll it forward, or drop it and tier again")
     raise CommitConflictError(f"{text}: another tiering service was faster; plan again")
+
+
+def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    return any(one.get(bucket, 0) < offset for bucket, offset in other.items())
 
 
 def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
@@ -103,7 +126,7 @@ def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequenc
 
 
 def _require_dense(files: Sequence[LakeFile], expected: Mapping[int, int], new: Mapping[int, int]) -> None:
-    """Each bucket's files hold as many rows as its offsets advance."""
+    """Each bucket's files hold as many rows as its offsets advance beyond ``expected``."""
     rows: dict[int, int] = {}
     for file in files:
         rows[file.bucket] = rows.get(file.bucket, 0) + file.num_rows

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import WriteContext
+from streamhouse_spark.lake.base import LakeSnapshot, WriteContext
 from streamhouse_spark.log.scan import LogSplit
-from streamhouse_spark.log.state import BucketLog
+from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
@@ -37,6 +37,25 @@ class TieringTask:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
         return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]))
+
+
+def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
+    """The offsets at which the next round begins: where the lake is, or where a truncation emptied the table.
+
+    Raises `LakeMismatchError` when the lake knows of rows or truncations that the log never had.
+    """
+    starts, offsets = (lake.starts, lake.offsets) if lake is not None else ({}, {})
+    if state.begins_at(starts):
+        return offsets
+    firsts = state.first_offsets
+    ahead = [b for b in state.buckets if max(starts.get(b, 0), offsets.get(b, 0)) > firsts.get(b, 0)]
+    if ahead:
+        raise LakeMismatchError(
+            f"table {state.name}: the lake holds bucket {ahead[0]} from offset {starts.get(ahead[0], 0)} to "
+            f"{offsets.get(ahead[0], 0)}, the table was last truncated at {firsts.get(ahead[0], 0)}: the log lost "
+            "records or the lake belongs to another warehouse; restore the warehouse"
+        )
+    return firsts
 
 
 def plan_tiering(

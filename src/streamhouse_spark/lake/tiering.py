@@ -1,5 +1,7 @@
 """Moving a table's rows from the hot log into its lake, in rounds, each of them one lake snapshot.
 
+After a truncation the next round's snapshot drops all that the lake table held, even where there is nothing to add.
+
 A round is planned from what the lake itself says it holds, written by tasks, and committed in the lake behind a fence:
 of several services that tier one table, one wins each round and the others plan again. The log then records the pair
 (snapshot, offsets). A crash between the two is repaired by the next round, which records what it finds in the lake.
@@ -14,9 +16,15 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, TableNotFoundError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable
 from streamhouse_spark.lake.files import lake_files
-from streamhouse_spark.lake.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, plan_tiering, require_progress
+from streamhouse_spark.lake.plan import (
+    ROUND_BYTES_PER_BUCKET_MAX,
+    TieringTask,
+    plan_tiering,
+    require_progress,
+    round_begin,
+)
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.scan import plan_range, read_split
@@ -105,21 +113,27 @@ class TieringJob:
             require_progress(state.lake.offsets, held.offsets if held else {}, table=state.name)
         self._lake.create_or_adopt()
         newest = self._lake.newest()
-        offsets = newest.offsets if newest else {}
-        if _is_ahead(offsets, state) and not _is_ahead(offsets, self._refreshed()):
+        if newest is not None and _is_ahead(newest, state) and not _is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began"
             )
-        if newest is not None and not _is_ahead(offsets, self._log.state):
+        if newest is not None and not _is_ahead(newest, self._log.state):
             self._record(newest)
-        planned = plan_tiering(state.buckets, offsets, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)
-        if not planned:
+        offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
+        begin = round_begin(state, newest)
+        planned = plan_tiering(state.buckets, begin, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)
+        if not planned and state.begins_at(starts):
             return True
         context = self._lake.write_context()
         tasks = [TieringTask(plan_range(state, bucket, wanted), context) for bucket, wanted in planned.items()]
         files = [file for written in run_tasks(tasks) for file in written]
-        new = {**offsets, **{task.bucket: task.offsets.end for task in tasks}}
-        snapshot = self._lake.commit(files, expected=offsets, new=new, context=context)
+        new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
+        if self._refreshed().truncation != state.truncation:
+            # The fence would let the rows in, and the next round take them out again: better never to show them.
+            raise CommitConflictError(f"table {state.name} was truncated since this round began; plan again")
+        snapshot = self._lake.commit(
+            files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
+        )
         if snapshot is not None:
             done.append((snapshot, files))
             self._record(snapshot)
@@ -127,14 +141,14 @@ class TieringJob:
 
     def _record(self, snapshot: LakeSnapshot) -> None:
         """Tell the log what the lake holds, unless it knows of as much or more."""
-        known = self._log.state.lake
+        known = self._log.state.recorded_lake
         if known is not None and not _is_news(snapshot, known):
             return
 
         def pair(state: TableState, time_ms: int) -> list[LakePair]:
-            if state.lake is not None and not _is_news(snapshot, state.lake):
+            if state.recorded_lake is not None and not _is_news(snapshot, state.recorded_lake):
                 return []
-            return [LakePair(snapshot.id, dict(snapshot.offsets), time_ms)]
+            return [LakePair(snapshot.id, dict(snapshot.offsets), time_ms, dict(snapshot.starts))]
 
         self._log.commit(pair)
 
@@ -145,18 +159,25 @@ class TieringJob:
         return state
 
 
-def _is_ahead(offsets: Mapping[int, int], state: TableState) -> bool:
+def _is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
+    """Whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
     ends = state.ends
-    return any(offset > ends.get(bucket, 0) for bucket, offset in offsets.items())
+    return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
+        start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
+    )
 
 
 def _is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
-    """Another snapshot that holds as much of every bucket, or more.
+    """Another snapshot that holds as much of every bucket, or more, and knows of no fewer truncations.
 
     As much is enough: after a compaction the older snapshot is the one that will be expired.
     """
-    held = snapshot.offsets
-    return snapshot.id != recorded.snapshot_id and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
+    held, starts = snapshot.offsets, snapshot.starts
+    return (
+        snapshot.id != recorded.snapshot_id
+        and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
+        and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
+    )
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:

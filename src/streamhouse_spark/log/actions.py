@@ -52,12 +52,26 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class Truncate:
+    """The table is empty: what lies below ``offsets``, the ends of all buckets before this action, is its no more.
+
+    Offsets go on from there. Segments are dropped, and lake snapshots that hold rows below count for nothing.
+    """
+
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class LakePair:
-    """Lake snapshot ``snapshot_id`` holds exactly the rows below ``offsets[bucket]`` of each bucket."""
+    """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+
+    ``starts`` are the offsets of the truncation that the lake knew of; empty where there was none.
+    """
 
     snapshot_id: int
     offsets: Mapping[int, int]
     time_ms: int = 0
+    starts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,7 @@ Action = (
     | Append
     | Replace
     | Trim
+    | Truncate
     | LakePair
     | SetProperties
     | SetSchema
@@ -181,6 +196,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             }
         case Trim(starts):
             return {"type": "trim", "starts": _to_json_map(starts)}
+        case Truncate(offsets):
+            return {"type": "truncate", "offsets": _to_json_map(offsets)}
         case LakePair():
             return {"type": "lake", **lake_to_json(action)}
         case SetProperties(changed, removed):
@@ -218,6 +235,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
         case "trim":
             return Trim(_from_json_map(data["starts"]))
+        case "truncate":
+            return Truncate(_from_json_map(data["offsets"]))
         case "lake":
             return lake_from_json(data)
         case "properties":
@@ -240,11 +259,13 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
 
 
 def lake_to_json(pair: LakePair) -> dict[str, Any]:
-    return {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
+    out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
+    return {**out, "starts": _to_json_map(pair.starts)} if pair.starts else out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
-    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"])
+    starts = _from_json_map(data.get("starts", {}))
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts)
 
 
 def _to_json_map(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -66,6 +66,8 @@ class LogSplit:
 def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc.Expression | None = None) -> LogSplit:
     """One split for ``offsets`` of a bucket. Raises `OffsetsTrimmedError` where the log no longer holds them all."""
     log = state.buckets[bucket]
+    if offsets:
+        require_not_truncated(state, bucket, offsets.start)
     if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
         raise OffsetsTrimmedError(
             f"bucket {bucket} of {state.name}: offsets {offsets} were asked for, the hot log holds {log.offsets}; "
@@ -78,9 +80,22 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
 
 
+def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
+    """Raises `OffsetsTrimmedError` for an offset that a truncation took away."""
+    if offset < state.first_offset(bucket):
+        assert state.truncation is not None
+        raise OffsetsTrimmedError(
+            f"bucket {bucket} of {state.name}: offset {offset} was asked for, the table was truncated or overwritten "
+            f"by commit {state.truncation.commit} and begins at {state.first_offset(bucket)}; earlier rows are only "
+            f"in older snapshots of its lake",
+        )
+
+
 def segment_may_match(state: TableState, segment: Segment, filter_: pc.Expression) -> bool:
     """False only if no row of the segment can satisfy the filter."""
-    if not segment.stats or segment.schema_id != state.schema_id:
+    if not segment.stats:
+        return True
+    if segment.schema_id != state.schema_id and not state.schema.keeps_columns_of(state.schemas[segment.schema_id]):
         return True
     return may_match(segment.stats, state.schema.arrow, filter_)
 

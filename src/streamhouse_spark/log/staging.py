@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
-from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed
 from streamhouse_spark.log.segment_writer import (
@@ -162,19 +162,21 @@ def gathered(staged: Iterable[Staged]) -> Staged:
 
 
 def commit_staged(
-    log: CommitLog, staged: Staged, *, transaction: Transaction | None = None
+    log: CommitLog, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
 ) -> tuple[BucketOffsets, Committed]:
     """Add staged rows to the table in one record, and say which offsets they got.
 
-    A transaction that is already stored adds nothing and returns the offsets of its first commit. With a transaction
-    even no rows are committed, so that its version is remembered.
+    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
+    committed before the record. A transaction that is already stored changes nothing and returns the offsets of its
+    first commit. With a transaction even no rows are committed, so that its version is remembered.
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        emptying = truncating(state) if overwrite else ()
         if not staged.segments and transaction is None:
-            return ()
+            return emptying
         _require_fresh(state, staged, time_ms)
-        return (_append_action(state, staged, time_ms),)
+        return (*emptying, _append_action(state, staged, time_ms))
 
     committed = log.commit(plan, transaction=transaction)
     if committed.replay_of is not None:
@@ -182,6 +184,11 @@ def commit_staged(
     before, after = committed.before, committed.state
     written = {b: OffsetRange(before.buckets[b].end, log_.end) for b, log_ in after.buckets.items()}
     return BucketOffsets({b: r for b, r in written.items() if r}), committed
+
+
+def truncating(state: TableState) -> tuple[Truncate, ...]:
+    """What empties the table: nothing where no row was appended since it was created or last truncated."""
+    return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 
 
 def _append_action(state: TableState, staged: Staged, time_ms: int) -> Append:

@@ -60,6 +60,15 @@ class Condemned:
     """No record ever named the file: a slow writer may still hold it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
+
+    commit: int
+    time_ms: int
+    offsets: Mapping[int, int]
+
+
 @dataclass(frozen=True)
 class TableState:
     table_uuid: str
@@ -76,7 +85,10 @@ class TableState:
     lake_location: str
     buckets: Mapping[int, BucketLog]
     lake: LakePair | None = None
+    """The newest recorded lake snapshot that is of this table as it is since its last truncation."""
     lake_history: tuple[LakePair, ...] = ()
+    """The newest recorded lake snapshots, those from before a truncation included."""
+    truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     condemned: Mapping[str, Condemned] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
@@ -92,9 +104,37 @@ class TableState:
     def ends(self) -> dict[int, int]:
         return {bucket: log.end for bucket, log in self.buckets.items()}
 
+    @property
+    def recorded_lake(self) -> LakePair | None:
+        """The newest recorded lake snapshot, even where it is from before the last truncation."""
+        return self.lake_history[-1] if self.lake_history else None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows appended since the table was created or last truncated."""
+        return sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+
+    @property
+    def first_offsets(self) -> Mapping[int, int]:
+        """Bucket → where the table begins; empty for a table that was never truncated."""
+        return self.truncation.offsets if self.truncation else {}
+
+    def first_offset(self, bucket: int) -> int:
+        """The bucket's first offset since the table was created or last truncated."""
+        return self.first_offsets.get(bucket, 0)
+
+    def begins_at(self, starts: Mapping[int, int]) -> bool:
+        """Whether rows from ``starts`` on are all rows of the table: false for what was before a truncation."""
+        return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
+
     def lake_offset(self, bucket: int) -> int:
-        """Rows of the bucket below this offset are in the recorded lake snapshot."""
-        return self.lake.offsets.get(bucket, 0) if self.lake else 0
+        """The table's rows of the bucket below this offset are in the recorded lake snapshot."""
+        return self.lake.offsets.get(bucket, 0) if self.lake else self.first_offset(bucket)
+
+    @property
+    def lake_is_outdated(self) -> bool:
+        """Whether the lake may still hold rows from before the last truncation."""
+        return self.truncation is not None and self.lake is None
 
     def live_segments(self) -> list[Segment]:
         return [s for log in self.buckets.values() for s in log.segments]
@@ -151,8 +191,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return _replaced(state, action, record)
         case act.Trim(starts):
             return _trimmed(state, starts, record)
+        case act.Truncate(offsets):
+            return _truncated(state, offsets, record)
         case act.LakePair():
-            return replace(state, lake=action, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:])
+            return _with_lake(replace(state, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:]))
         case act.SetProperties(changed, removed):
             kept = {k: v for k, v in state.properties.items() if k not in removed}
             return replace(state, properties={**kept, **changed})
@@ -219,6 +261,30 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
     return replace(state, buckets=buckets, condemned=condemned)
 
 
+def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
+    if offsets != state.ends:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, it ends at "
+            f"{state.ends}",
+        )
+    if state.begins_at(offsets):
+        return state  # there was no row: readers go on
+    gone = tuple(state.live_segments())
+    emptied = replace(
+        state,
+        buckets={bucket: BucketLog(log.end, log.end) for bucket, log in state.buckets.items()},
+        condemned=_with_condemned(state, _object_keys(state, gone), record, orphan=False),
+        truncation=Truncation(record.number, record.time_ms, dict(offsets)),
+    )
+    return _with_lake(emptied)
+
+
+def _with_lake(state: TableState) -> TableState:
+    """Look which recorded lake snapshot counts: the newest, unless it holds rows that a truncation took away."""
+    counted = (pair for pair in reversed(state.lake_history) if state.begins_at(pair.starts))
+    return replace(state, lake=next(counted, None))
+
+
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None)
 
@@ -242,7 +308,7 @@ def _with_transaction(
 
 def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     """The state as a checkpoint holds it."""
-    return {
+    out = {
         "table": state.table_uuid,
         "version": state.version,
         "name": state.name,
@@ -274,6 +340,20 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         ],
         "dropped": state.dropped,
     }
+    if state.truncation is not None:
+        out["truncation"] = _truncation_to_json(state.truncation)
+    return out
+
+
+def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
+    offsets = {str(bucket): offset for bucket, offset in sorted(truncation.offsets.items())}
+    return {"commit": truncation.commit, "time_ms": truncation.time_ms, "offsets": offsets}
+
+
+def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
+    if data is None:
+        return None
+    return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
 
 
 def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
@@ -286,7 +366,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         )
         for b in data["buckets"]
     }
-    return TableState(
+    state = TableState(
         table_uuid=data["table"],
         version=data["version"],
         name=data["name"],
@@ -299,8 +379,8 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         properties=data["properties"],
         lake_location=data["lake_location"],
         buckets=buckets,
-        lake=history[-1] if history else None,
         lake_history=history,
+        truncation=_truncation_from_json(data.get("truncation")),
         transactions={
             app_id: TransactionEntry(version, owner, commit, ranges_from_json(offsets))
             for app_id, version, owner, commit, offsets in data["transactions"]
@@ -312,6 +392,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         },
         dropped=data["dropped"],
     )
+    return _with_lake(state)
 
 
 def referenced_keys(state: TableState) -> set[str]:
