@@ -157,14 +157,6 @@ def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...
     return tuple(dict.fromkeys(u for u in found if u is not None and u != uuid))
 
 
-def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...]:
-    """The tables besides ``uuid`` that the name has ever meant, oldest first. Pointers are never deleted."""
-    found: list[str | None] = []
-    while (pointer := _read_pointer(storage, path, len(found) + 1)) is not None:
-        found.append(pointer["uuid"])
-    return tuple(dict.fromkeys(u for u in found if u is not None and u != uuid))
-
-
 def point(storage: Storage, path: TablePath, previous: NamePointer, uuid: str | None, world: World) -> bool:
     """Let the name mean ``uuid`` from now on, if it still means ``previous``. False when another was faster."""
     number = previous.number + 1
