@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -21,6 +21,14 @@ OPENING_BYTES = 256 << 10
 """What opening one more file costs, in bytes read instead, so that many tiny files still make several tasks."""
 LAKE_RANGE_ROWS = 1 << 20
 """Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+
+
+class Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +149,19 @@ class TablePartition(InputPartition):
 
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
     """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
-    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in plan.pieces)
-    cores = parallelism or os.cpu_count() or 1
-    target_bytes = min(max(total_bytes // (2 * cores), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
-    groups = _packed(list(_cut(plan.pieces, target_bytes)), target_bytes)
+    target_bytes = partition_bytes(plan.pieces, parallelism or os.cpu_count() or 1)
+    groups = packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes)
     return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
 
 
-def _cut(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
+    """How large a partition should be, so that every core has about two."""
+    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
+    return min(max(total_bytes // (2 * parallelism), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
+
+
+def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+    """The pieces, with large ones of the log in parts."""
     for piece in pieces:
         if isinstance(piece, LogPiece) and piece.size_bytes > target_bytes * 3 // 2:
             yield from (LogPiece(split) for split in cut_split(piece.split, target_bytes))
@@ -156,12 +169,12 @@ def _cut(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
             yield piece
 
 
-def _packed(pieces: Sequence[Piece], target_bytes: int) -> Iterable[list[Piece]]:
+def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
     """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
     sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
-    groups: dict[int, list[Piece]] = {}
+    groups: dict[int, list[S]] = {}
     before_bytes = 0
     for piece, size_bytes in zip(pieces, sizes_bytes, strict=True):
         groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)

@@ -31,9 +31,8 @@ from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, Snap
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.scan_files import row_group_parts
 from streamhouse_spark.schema import Column, TableSchema
-
-SPLIT_BYTES_TARGET = 128 << 20
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
@@ -84,6 +83,14 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[LakeSplit]:
     """The data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
+    return [split for task in plan_tasks(table, snapshot, row_filter) for split in _splits(task, table.location())]
+
+
+def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[FileScanTask]:
+    """The data files of a snapshot that can hold rows of the filter, each with its deletes.
+
+    Raises `LakeMismatchError` for files and deletes that cannot be read here, `SnapshotExpiredError`.
+    """
     planner = ManifestGroupPlanner(table.metadata, table.io, row_filter, case_sensitive=False)
     with lake_metadata(table.location()):
         try:
@@ -95,18 +102,19 @@ def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression)
                 f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
                 "compact the table with the engine that wrote them"
             ) from error
-    return [split for task in tasks for split in _splits(task, table.location())]
+    for task in tasks:
+        if task.file.file_format != FileFormat.PARQUET:
+            raise LakeMismatchError(
+                f"lake file {task.file.file_path} of {table.location()} is {task.file.file_format.value}, only PARQUET "
+                "is read here; rewrite it with the engine that wrote it"
+            )
+    return tasks
 
 
 def _splits(task: FileScanTask, location: str) -> list[LakeSplit]:
     file = task.file
-    if file.file_format != FileFormat.PARQUET:
-        raise LakeMismatchError(
-            f"lake file {file.file_path} of {location} is {file.file_format.value}, only PARQUET is read here; "
-            "rewrite it with the engine that wrote it"
-        )
-    deletes = tuple(sorted(_position_deletes(delete, location) for delete in task.delete_files))
-    groups = _row_group_parts(file)
+    deletes = tuple(sorted(position_deletes(delete, location) for delete in task.delete_files))
+    groups = row_group_parts(file.file_size_in_bytes, file.split_offsets or ())
     if groups is None:
         return [LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count, None, deletes)]
     rows_per_byte = file.record_count / file.file_size_in_bytes
@@ -116,23 +124,7 @@ def _splits(task: FileScanTask, location: str) -> list[LakeSplit]:
     ]
 
 
-def _row_group_parts(file: DataFile) -> list[tuple[tuple[int, int], int]] | None:
-    """Row groups ``[first, last)`` with their bytes, about a target size each; None for a file of one part."""
-    starts = file.split_offsets or []
-    if file.file_size_in_bytes <= SPLIT_BYTES_TARGET * 3 // 2 or len(starts) < 2:
-        return None
-    ends = [*starts[1:], file.file_size_in_bytes]
-    parts: list[tuple[tuple[int, int], int]] = []
-    first = 0
-    for i, end in enumerate(ends):
-        size_bytes = end - starts[first]
-        if size_bytes >= SPLIT_BYTES_TARGET or i == len(ends) - 1:
-            parts.append(((first, i + 1), size_bytes))
-            first = i + 1
-    return parts
-
-
-def _position_deletes(delete: DataFile, location: str) -> str:
+def position_deletes(delete: DataFile, location: str) -> str:
     if delete.content != DataFileContent.POSITION_DELETES or delete.file_format != FileFormat.PARQUET:
         raise LakeMismatchError(
             f"lake table {location} has deletes of a kind that cannot be read here ({delete.file_path}); compact the "

@@ -11,7 +11,6 @@ from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.types import LongType, StringType
 
 import streamhouse_spark.lake.iceberg_data_file as data_file
-import streamhouse_spark.lake.iceberg_read as read
 import streamhouse_spark.lake.iceberg_write as write
 from interop.lake_cases import (
     EVENTS,
@@ -35,6 +34,7 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     SnapshotExpiredError,
 )
+from streamhouse_spark.lake import scan_files
 from streamhouse_spark.lake.base import COMMIT_USER, LakeFile, LakePlan, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.model import OffsetRange
@@ -366,7 +366,7 @@ def test_large_files_are_read_in_parts(memory, monkeypatch):
     monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 10)
     lake = lake_of(memory)
     tier(lake, _plain_rows(0, 95))
-    monkeypatch.setattr(read, "SPLIT_BYTES_TARGET", 500)
+    monkeypatch.setattr(scan_files, "SPLIT_BYTES_TARGET", 500)
     plan = lake.plan_read()
     assert len(plan.splits) > 2
     assert not any(split.is_plain for split in plan.splits)

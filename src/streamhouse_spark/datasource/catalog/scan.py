@@ -1,0 +1,151 @@
+"""Loading a table's name and planning its reads, for Spark's catalog.
+
+Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process. What
+`plan` calls native is read by Spark's own Parquet reader, everything else by `hot_reader`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.catalog.groups import (
+    Groups,
+    can_be_keyed,
+    groups_to_json,
+    pack,
+    pack_by_bucket,
+    within_limit,
+)
+from streamhouse_spark.datasource.catalog.hot_plan import HotPlan
+from streamhouse_spark.datasource.catalog.pins import ReadPin, pin_of, pinned
+from streamhouse_spark.datasource.catalog.predicate_tree import parse_filters
+from streamhouse_spark.datasource.catalog.pruning import METADATA_TYPES, column_types
+from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
+from streamhouse_spark.datasource.catalog.sources import Question, Sources, sources_of
+from streamhouse_spark.datasource.catalog.table_description import properties_of
+from streamhouse_spark.datasource.catalog.transforms import partitioning_of
+from streamhouse_spark.datasource.catalog.units import narrowest
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.pieces import partition_bytes
+from streamhouse_spark.datasource.planning import row_bytes
+from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.pin import pin_newest
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table import Table
+from streamhouse_spark.views import CHANGELOG, LAKE, open_view
+
+METADATA_COLUMNS = tuple(field.with_nullable(True) for field in METADATA_FIELDS)
+"""The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their place in
+the log."""
+_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog"}
+
+
+def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a name means now. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
+    name = parse_table_name(f"{args['database']}.{args['table']}")
+    table = connection.table(str(name.path))
+    pin = pin_of(table, name.suffix, args.get("version"), args.get("timestamp_us"))
+    table, state = pinned(connection, pin)
+    kind = _KINDS.get(pin.suffix, "view")
+    num_rows, size_bytes = _estimate(state)
+    key = table.properties.bucket_key if kind in ("table", "lake") else ()
+    shown = kind in ("table", "lake")
+    return {
+        "kind": kind,
+        "name": pin.name,
+        "uuid": pin.uuid,
+        "version": pin.version,
+        "schema": offered_schema(_columns(table, state, pin), state.schema).json(),
+        "partitioning": partitioning_of(table) if shown else [],
+        "properties": properties_of(table),
+        "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
+        "partition_columns": list(state.partition_by) if shown else [],
+        "metadata_columns": _metadata_columns() if kind == "table" else [],
+        "rows": num_rows,
+        "bytes": size_bytes,
+        "pin": pin.to_text(),
+    }
+
+
+def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
+    """The columns that a query sees without asking for hidden ones."""
+    if pin.suffix in (None, LAKE):
+        return state.schema.arrow
+    if pin.suffix == CHANGELOG:
+        return with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    return canonical_schema(open_view(table, pin.suffix).schema)
+
+
+def _metadata_columns() -> list[dict[str, Any]]:
+    struct = compat.spark_schema_of(pa.schema(METADATA_COLUMNS))
+    return [{"name": f.name, "type": f.dataType.json(), "nullable": f.nullable} for f in struct.fields]
+
+
+def _estimate(state: TableState) -> tuple[int, int]:
+    """Rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
+    pin = pin_newest(state)
+    rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
+    for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
+        rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset
+    num_rows = sum(rows_by_bucket.values())
+    size_bytes = sum(rows * row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
+    return num_rows, max(size_bytes, 1 if num_rows else 0)
+
+
+def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The work of one scan. Raises as reads do, and `InvalidOptionError` for options that the name cannot have."""
+    pin = ReadPin.from_text(args["pin"])
+    options = parse_scan_options(pin, args.get("options") or {})
+    table, state = pinned(connection, pin)
+    available = with_fields(METADATA_COLUMNS if pin.suffix is None else (), _columns(table, state, pin))
+    columns = tuple(available.field(str(name)).name for name in args["columns"])
+    filters = args.get("filters") or []
+    asked = Question(
+        table,
+        state,
+        pin,
+        options,
+        columns=_read_columns(state.schema, columns),
+        with_metadata=any(name in METADATA_TYPES for name in columns),
+        node=parse_filters(filters, column_types(state.schema)),
+        native_schemes=tuple(args.get("native_schemes") or ()),
+    )
+    found = sources_of(asked)
+    groups = _packed(asked, found, limit=None if filters else args.get("limit"), parallelism=args.get("parallelism"))
+    schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
+    hot = HotPlan(
+        pin.name,
+        columns,
+        json.loads(schema.json()),
+        tuple(name for name in METADATA_TYPES if name in columns) if pin.suffix in (None, CHANGELOG) else (),
+        options.fail_on_data_loss,
+        found.plan(table),
+        tuple(tuple(unit.piece for unit in group) for group in groups.hot),
+    )
+    return {**groups_to_json(groups), "read": hot.to_text()}
+
+
+def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
+    """The table's columns among those asked for; where there is none, the one that is read to count rows."""
+    return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
+
+
+def _packed(asked: Question, found: Sources, *, limit: int | None, parallelism: int | None) -> Groups:
+    cores = max(1, parallelism or 1)
+    target_bytes = partition_bytes([found], cores)
+    native, hot = found.native_units(target_bytes), found.hot_units(target_bytes)
+    if limit is not None:
+        return pack(*within_limit(native, hot, limit), target_bytes)
+    num_buckets = asked.state.num_buckets
+    has_key = len(asked.table.properties.bucket_key) == 1 and num_buckets > 1 and asked.pin.suffix in (None, LAKE)
+    if has_key and can_be_keyed(native, hot, num_buckets=num_buckets, parallelism=cores):
+        return pack_by_bucket(native, hot, target_bytes, num_buckets)
+    return pack(native, hot, target_bytes)

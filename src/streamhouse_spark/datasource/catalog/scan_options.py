@@ -1,0 +1,46 @@
+"""The options of a query on a catalog table: those of the data source, without what the catalog says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamhouse_spark.datasource.catalog.pins import ReadPin
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.options import FULL, LATEST, ReadOptions, parse_read_options
+from streamhouse_spark.views import CHANGELOG, LAKE
+
+
+def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
+    """Raises `InvalidOptionError` for options that are unknown, of streams only, or have no meaning for the name."""
+    options = parse_read_options(given)
+    if options.read_change_feed:
+        raise InvalidOptionError(f"option readChangeFeed of {pin.name}: read {pin.table}$changelog instead")
+    if options.include_metadata:
+        raise InvalidOptionError(
+            f"option includeMetadata of {pin.name}: in a catalog, {pin.table} has the hidden columns _bucket, "
+            "_log_offset and _commit_timestamp; select them by name"
+        )
+    as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+    if as_of and pin.is_chosen:
+        raise InvalidOptionError(
+            f"{pin.name}: VERSION or TIMESTAMP AS OF and an option 'asOf…' cannot be used together; keep one"
+        )
+    if as_of and pin.suffix == CHANGELOG:
+        raise InvalidOptionError(f"{pin.name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
+    if as_of and pin.suffix not in (None, LAKE):
+        raise InvalidOptionError(f"{pin.name} has no 'as of'; it belongs to {pin.table} and {pin.table}$lake")
+    if is_range(options) and pin.suffix not in (None, CHANGELOG):
+        raise InvalidOptionError(
+            f"{pin.name}: offsets, start and end times belong to {pin.table} and {pin.table}$changelog; leave them out "
+            "here"
+        )
+    if is_range(options) and pin.as_of_ms is not None:
+        raise InvalidOptionError(f"{pin.name}: TIMESTAMP AS OF reads one state, and offsets a range; keep one")
+    return options
+
+
+def is_range(options: ReadOptions) -> bool:
+    """Whether the query asks for a part of the log."""
+    return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
+        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
+    )
