@@ -42,6 +42,11 @@ def coerce(rows: Any, schema: TableSchema, *, table: str) -> pa.Table:
     return result
 
 
+def can_be_read_again(rows: Any) -> bool:
+    """False for what may be a stream, which is empty once it was read."""
+    return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A user's rows, column by column. ``get`` gives Arrow data, or a list of Python values."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
 from streamhouse_spark import ddl
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.model import is_unicode
 
 RESERVED_COLUMN_NAMES: Final = frozenset(
     {
@@ -139,6 +140,37 @@ class TableSchema:
         nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
         shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
         return f"{nearest} The columns are {shown}"
+
+    def with_added(self, added: Self, first_id: int) -> Self:
+        """The schema with these columns behind its own, under ids from ``first_id`` on, which no column had before.
+
+        Raises `SchemaMismatchError` for a name that is there, without regard to case, and for a NOT NULL column: the
+        rows that are there have no value for it.
+        """
+        for column in added.columns:
+            if (known := self.find(column.name)) is not None:
+                raise SchemaMismatchError(f"there is a column '{known.name}' already; choose another name")
+            if not column.nullable:
+                raise SchemaMismatchError(
+                    f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
+                    "leave NOT NULL out",
+                )
+        new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
+        return type(self)((*self.columns, *new))
+
+    def with_comments(self, comments: Mapping[str, str | None]) -> Self:
+        """The schema with these columns' comments; None takes one away. Raises `SchemaMismatchError`."""
+        changed = {self.column(name).id: comment for name, comment in comments.items()}
+        for name, comment in comments.items():
+            if comment is not None and not is_unicode(comment):
+                raise SchemaMismatchError(f"the comment of column '{name}' is no Unicode text; write it anew")
+        return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
+
+    def keeps_columns_of(self, older: Self) -> bool:
+        """Whether each column of an older schema of the table is there, under its name and type."""
+        return all(
+            (now := self.find(c.name)) is not None and (now.id, now.type) == (c.id, c.type) for c in older.columns
+        )
 
     def select(self, names: Sequence[str]) -> Self:
         """The schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""

@@ -49,7 +49,7 @@ class StagingPlan:
     def of(cls, connection: Connection, table: Table) -> StagingPlan:
         state, key = table.state, table.properties.bucket_key
         routing = Routing(state.num_buckets, key[0] if key else None)
-        return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(), routing)
+        return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(state), routing)
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         """Stage all rows of a task; durable when this returns, visible to nobody. None where there are no rows.
@@ -114,9 +114,13 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
 
 
 def _joined(table: Table, staged: Staged, bucket: int, found: list[StagedSegment], *, inline: bool) -> StagedSegment:
+    if staged.schema_id not in table.state.schemas:
+        table.refresh()  # another process of this driver planned the write, and saw a newer schema
     schema = table.state.schemas[staged.schema_id].arrow
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])
-    shape = replace(table.segment_shape(), schema_id=staged.schema_id)
+    shape = table.segment_shape()
+    known = [column for column in shape.stats_columns if column in schema.names]
+    shape = replace(shape, schema_id=staged.schema_id, stats_columns=tuple(known))
     if inline:
         return stage_inline(rows, bucket, shape)
     return stage_object(table.storage, table.uuid, table.world.ids.new_uuid(), rows, bucket, shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
@@ -14,9 +14,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitStateUnknownError, LakeMismatchError, StorageError, StreamhouseError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    LakeMismatchError,
+    StorageError,
+    StreamhouseError,
+)
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.iceberg_evolve import commit_schema, evolved_schema
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
@@ -26,7 +33,7 @@ from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
 TARGET_FILE_BYTES = 128 << 20
-CREATE_ATTEMPTS_MAX = 3
+ATTEMPTS_MAX = 5
 
 TABLE_PROPERTIES: Mapping[str, str] = {
     "commit.manifest-merge.enabled": "true",
@@ -80,11 +87,18 @@ class IcebergPlace:
     def exists(self) -> bool:
         return self.find() is not None
 
+    def with_schema(self, schema: TableSchema) -> IcebergPlace:
+        """The same place, for the table with another schema."""
+        place = IcebergPlace(self.storage, replace(self.spec, schema=schema), settings=self.settings, world=self.world)
+        place._catalog_opened = self._catalog_opened
+        return place
+
     def create_or_adopt(self) -> None:
         schema = iceberg_schema(self.spec.schema)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
-        for _ in range(CREATE_ATTEMPTS_MAX):
+        table: Table | None = None
+        for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
                 with suppress(NamespaceAlreadyExistsError):
@@ -96,14 +110,22 @@ class IcebergPlace:
                     )
                     return
                 continue
-            found = differences(table.metadata, self.spec.schema, spec, schema)
+            is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
+            lake = evolved_schema(table.metadata, self.spec.schema) if is_own else table.schema()
+            found = differences(table.metadata, lake, self.spec.schema, spec, schema)
             if found:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
                     "change it, drop it, or give the table another lake location"
                 )
+            if lake is not table.schema() and not commit_schema(self.catalog, table, lake):
+                continue
             self._adopt(table)
             return
+        if table is not None:
+            raise CommitConflictError(
+                f"the Iceberg table at {table.location()} was changed by others {ATTEMPTS_MAX} times; try again"
+            )
         raise LakeMismatchError(
             f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by a table that was dropped; "
             "undrop it, or give the table another lake location"
@@ -163,10 +185,9 @@ class IcebergPlace:
 
     @property
     def identifier(self) -> Identifier:
-        if not self._uses_files:
-            return (self.spec.path.database, self.spec.path.table)
+        """Follows the place that the table was created with, so that renaming the table leaves its lake table alone."""
         database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
-        return (database, name)
+        return (database, name if self._uses_files else name.replace("-", "_"))
 
     def _new_location(self) -> str | None:
         if self._uses_files or f"{CATALOG_SETTINGS}warehouse" in self.settings:

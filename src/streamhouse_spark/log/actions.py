@@ -87,6 +87,16 @@ class SetSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """The table has this name from now on, if the name's pointer is the table's.
+
+    With the name that it has, it ends every renaming that is under way.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Condemn:
     """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
 
@@ -127,6 +137,7 @@ Action = (
     | LakePair
     | SetProperties
     | SetSchema
+    | Rename
     | Condemn
     | Purge
     | Drop
@@ -204,6 +215,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "properties", "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
             return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
+        case Rename(name):
+            return {"type": "rename", "name": name}
         case Condemn(keys):
             return {"type": "condemn", "keys": list(keys)}
         case Purge(keys):
@@ -243,6 +256,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema":
             return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))
+        case "rename":
+            return Rename(data["name"])
         case "condemn":
             return Condemn(tuple(data["keys"]))
         case "purge":

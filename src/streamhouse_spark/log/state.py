@@ -75,6 +75,7 @@ class TableState:
     version: int
     """Number of the newest record folded in."""
     name: str
+    """The table's name, ``<database>.<table>``. A pointer of another name to the table means nothing."""
     created_ms: int
     time_ms: int
     schema_id: int
@@ -94,6 +95,8 @@ class TableState:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
+    named: int = 1
+    """Number of the newest record that said the name: a renaming that began before it does not happen."""
     dropped: bool = False
 
     @property
@@ -200,6 +203,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, properties={**kept, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case act.Rename(name):
+            return replace(state, name=name, named=record.number)
         case act.Condemn(keys):
             return replace(state, condemned=_with_condemned(state, keys, record, orphan=True))
         case act.Purge(keys):
@@ -340,6 +345,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         ],
         "dropped": state.dropped,
     }
+    if state.named != 1:
+        out["named"] = state.named
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
@@ -390,6 +397,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         consumers={
             name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms) for name, ms, offsets in data["consumers"]
         },
+        named=data.get("named", 1),
         dropped=data["dropped"],
     )
     return _with_lake(state)

@@ -1,0 +1,90 @@
+"""One ALTER TABLE: what changes, and the table's schema and properties afterwards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.properties import altered_properties, parse_properties
+from streamhouse_spark.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema import SparkSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """Changes that are made together or not at all."""
+
+    added: TableSchema | None = None
+    """New columns, to stand behind all others. Their ids do not count."""
+    comments: Mapping[str, str | None] = field(default_factory=dict)
+    """Column → its comment; None takes it away."""
+    set_properties: Mapping[str, str] = field(default_factory=dict)
+    unset_properties: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        add_columns: pa.Schema | str | SparkSchema | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        unset_properties: Sequence[str] = (),
+    ) -> Alteration:
+        """Raises `SchemaMismatchError`, `InvalidOptionError` for what can never be, whatever the table is."""
+        for name, values in (("comments", comments), ("set_properties", set_properties)):
+            if not isinstance(values, Mapping | None):
+                raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
+        if isinstance(unset_properties, str) or not all(isinstance(name, str) for name in unset_properties):
+            raise InvalidOptionError(f"unset_properties is {unset_properties!r}, expected a list of property names")
+        texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
+        added = TableSchema.of(add_columns) if add_columns is not None else None
+        return cls(added, dict(comments or {}), texts, tuple(unset_properties))
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredTable:
+    """What a table has after an alteration."""
+
+    schema_id: int
+    """The current one where no column was added: rows of either schema are the same."""
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+def altered(
+    change: Alteration,
+    schema_id: int,
+    schemas: Mapping[int, TableSchema],
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> AlteredTable:
+    """The table after the change. ``schemas`` are all that it ever had: no id of a column is used again.
+
+    Raises `SchemaMismatchError` for a column that cannot be added or is not there, `InvalidOptionError` for a property
+    that is unknown, fixed or impossible.
+    """
+    schema = schemas[schema_id]
+    if change.added is not None:
+        first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
+        schema = schema.with_added(change.added, first_id)
+        _refuse_partition_names(change.added, parse_properties(properties, schema, partition_by).bucket_key)
+        schema_id = max(schemas) + 1
+    schema = schema.with_comments(change.comments)
+    texts = altered_properties(properties, change.set_properties, change.unset_properties)
+    parse_properties(texts, schema, partition_by)
+    return AlteredTable(schema_id, schema, texts)
+
+
+def _refuse_partition_names(added: TableSchema, bucket_key: Sequence[str]) -> None:
+    """The lake table's partition by bucket has a name, which was chosen so that no column had it."""
+    taken = {f"{key}_bucket".casefold().rstrip("_") for key in bucket_key}
+    for name in added.names:
+        if name.casefold().rstrip("_") in taken:
+            raise SchemaMismatchError(
+                f"the new column '{name}' has the name of the lake table's partition by bucket; choose another name"
+            )
