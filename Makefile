@@ -38,6 +38,10 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: jar
+jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java source (needs a JDK)
+	$(BIN)/python tools/build_jar.py
+
 .PHONY: bench
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks.appends import bulk_append, flat_appends, small_appends
+from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
 from benchmarks.lake import lake_read, tiering
 from benchmarks.measure import Bench, Figure
@@ -30,6 +31,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "lake-read": lake_read,
     "spark-read": spark_read,
     "spark-sink": spark_sink,
+    "catalog-read": catalog_read,
+    "catalog-join": catalog_join,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 

@@ -36,10 +36,14 @@ WARM_BATCHES = 3
 
 
 def session(scratch: Path) -> SparkSession:
+    return streamhouse_spark.register(session_builder(scratch).getOrCreate())
+
+
+def session_builder(scratch: Path) -> SparkSession.Builder:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("benchmarks")
         .config("spark.driver.memory", "4g")
@@ -50,9 +54,7 @@ def session(scratch: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(scratch / "spark-warehouse"))
         .config("spark.log.level", "ERROR")
-        .getOrCreate()
     )
-    return streamhouse_spark.register(spark)
 
 
 def spark_read(bench: Bench) -> Iterator[Figure]:
@@ -66,7 +68,7 @@ def spark_read(bench: Bench) -> Iterator[Figure]:
     table.append(rows.slice(0, tiered))
     tier(table)
     table.append(rows.slice(tiered))
-    parquet = _parquet_files(bench.directory("parquet"), rows, -(-rows.num_rows // FILES))
+    parquet = parquet_files(bench.directory("parquet"), rows, -(-rows.num_rows // FILES))
     num_rows = rows.num_rows
     del rows
     spark = session(bench.scratch)
@@ -105,7 +107,7 @@ def spark_sink(bench: Bench) -> Iterator[Figure]:
     spark = session(bench.scratch)
     batches = bench.rounds(12, 6)
     orders = data.load(bench.data, "orders", quick=bench.quick).slice(0, BATCH_ROWS * (batches + WARM_BATCHES))
-    source = _parquet_files(bench.directory("source"), orders, BATCH_ROWS)
+    source = parquet_files(bench.directory("source"), orders, BATCH_ROWS)
     schema = spark.read.parquet(source).schema
     url = str(bench.scratch / "warehouse")
     numbers = itertools.count()
@@ -145,7 +147,7 @@ def _duration_ms(progress: Any) -> float | None:
     return fields["durationMs"]["triggerExecution"] if "addBatch" in fields["durationMs"] else None
 
 
-def _parquet_files(directory: Path, rows: pa.Table, rows_per_file: int) -> str:
+def parquet_files(directory: Path, rows: pa.Table, rows_per_file: int) -> str:
     for number, start in enumerate(range(0, rows.num_rows, rows_per_file)):
         path = directory / f"{number:04d}.parquet"
         pq.write_table(rows.slice(start, rows_per_file), path, compression="zstd")

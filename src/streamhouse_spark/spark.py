@@ -24,6 +24,31 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
+def configure(
+    builder: SparkSession.Builder,
+    *,
+    warehouse: str,
+    catalog: str = "streamhouse",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession.Builder:
+    """Give a session the SQL catalog of a warehouse; returns the builder.
+
+    ::
+
+        spark = streamhouse_spark.configure(SparkSession.builder, warehouse=W).getOrCreate()
+        spark.sql("SELECT count(*) FROM streamhouse.sales.orders")
+
+    ``catalog`` is the catalog's name in SQL; calling this again with another one adds another warehouse. ``settings``
+    are those of `Warehouse`; they become configuration of the session, so prefer the usual AWS chain for credentials.
+    Jars that the builder already has stay. A session that runs already gets the jar too.
+
+    Raises `InvalidOptionError` for a name that SQL cannot use and for unknown settings.
+    """
+    from streamhouse_spark.datasource.catalog.session import configured
+
+    return configured(builder, warehouse, catalog, settings or {})
+
+
 def tier(
     spark: SparkSession,
     warehouse: str,

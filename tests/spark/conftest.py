@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import streamhouse_spark
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import compat
 
@@ -22,13 +23,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def warehouse_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("shared") / "warehouse")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, warehouse_url: str) -> Iterator[object]:
+    """A session with the catalog ``streamhouse``.
+
+    ``STREAMHOUSE_TEST_MASTER`` names another master, such as ``local-cluster[2,1,1024]``;
+    ``STREAMHOUSE_TEST_CONNECT=1`` puts a Spark Connect server between the tests and Spark.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("streamhouse tests")
+    master = os.environ.get("STREAMHOUSE_TEST_MASTER", "local[2]")
+    connect = os.environ.get("STREAMHOUSE_TEST_CONNECT") == "1"
+    builder = SparkSession.builder.remote(master) if connect else SparkSession.builder.master(master)
+    builder = (
+        builder.config("spark.app.name", "streamhouse tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
@@ -36,16 +49,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.log.level", "ERROR")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
+    session = streamhouse_spark.configure(builder, warehouse=warehouse_url).getOrCreate()
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
-def wh(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+def wh(warehouse_url: str) -> Warehouse:
     """A warehouse that all tests share; each makes tables of its own in it."""
-    return Warehouse(str(tmp_path_factory.mktemp("shared") / "warehouse"))
+    return Warehouse(warehouse_url)
 
 
 @pytest.fixture

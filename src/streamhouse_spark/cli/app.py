@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from streamhouse_spark.cli.demo_command import demo
+from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls
@@ -15,7 +16,7 @@ from streamhouse_spark.cli.tier_command import tier
 from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
-    "Start here": ("demo", "doctor"),
+    "Start here": ("demo", "doctor", "jar"),
     "Tables": ("ls", "describe", "create", "alter", "drop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
@@ -61,6 +62,7 @@ def streamhouse(ctx: click.Context) -> None:
 for _command in (
     demo,
     doctor,
+    jar,
     ls,
     describe,
     create,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
-from typing import NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,12 +17,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.datasource.catalog.internal_options import (
+    ARGUMENTS_OPTION,
+    CALL_OPTION,
+    UUID_OPTION,
+    is_internal,
+)
 from streamhouse_spark.datasource.connection import Connection, connect
 from streamhouse_spark.datasource.read_target import ReadTarget, batch_target, stream_target
 from streamhouse_spark.datasource.reader import StreamhouseReader
 from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.options import (
     WAREHOUSE_VARIABLE,
     Mode,
@@ -67,11 +72,19 @@ class StreamhouseDataSource(DataSource):
         return "streamhouse"
 
     def schema(self) -> StructType:
+        if CALL_OPTION in self.options:  # from the catalog, not from a user
+            from streamhouse_spark.datasource.catalog.calls import answer
+
+            return answer(self._connection, self.options)
         given = _given(self.options)
         table, suffix = self._table(given, "read")
         return offered_schema(_any_target(table, suffix, given).schema, table.state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if CALL_OPTION in self.options:
+            from streamhouse_spark.datasource.catalog.hot_reader import HotReader
+
+            return HotReader(self._connection(), self.options[ARGUMENTS_OPTION])
         given = _given(self.options)
         options = parse_read_options(given)
         target = batch_target(*self._table(given, "read"), options)
@@ -101,6 +114,7 @@ class StreamhouseDataSource(DataSource):
                 f"stream into {name}: output mode complete would append every result again; use outputMode('append'), "
                 "or write the results in foreachBatch to a table of their own",
             )
+        self._require_loaded(name)
         return StreamhouseStreamWriter(self._connection(), name, options, given.get("checkpointlocation"), schema)
 
     def _connection(self) -> Connection:
@@ -108,7 +122,22 @@ class StreamhouseDataSource(DataSource):
 
     def _table(self, given: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
         name = parse_table_name(table_option(given, mode))
-        return self._connection().table(str(name.path)), name.suffix
+        table = self._connection().table(str(name.path))
+        self._require_same(table)
+        return table, name.suffix
+
+    def _require_loaded(self, name: str) -> None:
+        if UUID_OPTION in self.options:
+            self._require_same(self._connection().table(name))
+
+    def _require_same(self, table: Table) -> None:
+        """Through the catalog, a query is about the table that was loaded, not about another one of its name."""
+        uuid = self.options.get(UUID_OPTION)
+        if uuid is not None and uuid != table.uuid:
+            raise TableNotFoundError(
+                f"table {table.name} ({uuid}) was dropped and created again since this query was made; run the query "
+                "again, a stream with a new checkpoint",
+            )
 
 
 def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:

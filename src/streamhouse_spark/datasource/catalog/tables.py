@@ -133,6 +133,13 @@ def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     return {"dropped": connection.warehouse().drop_table(str(path), if_exists=True)}
 
 
+def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Remove all rows of the table that was loaded. Raises `TableNotFoundError` where it was dropped since."""
+    table = connection.table_by_uuid(str(path_of(args, "truncate")), args["uuid"])
+    table.truncate()
+    return {}
+
+
 def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """SHOW PARTITIONS: the distinct values of the partition columns in lake and log, filtered to ``names = values``."""
     table = connection.table(str(path_of(args, "show partitions of")))

@@ -1,0 +1,36 @@
+"""``jar``: where the SQL catalog's jar is, for ``spark-submit``, ``spark-sql`` and Connect servers."""
+
+from __future__ import annotations
+
+import click
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+
+
+@click.command(
+    "jar",
+    cls=Command,
+    examples="""
+spark-submit --jars "$(streamhouse jar)" --conf spark.sql.catalog.streamhouse=... job.py
+spark-sql $(streamhouse -w /data/warehouse jar --options)
+start-connect-server.sh $(streamhouse -w /data/warehouse jar --options)
+""",
+)
+@click.option("--options", "as_options", is_flag=True, help="The --jars and --conf options of the catalog as a whole.")
+@click.option("--catalog", default="streamhouse", show_default=True, help="The catalog's name in SQL.")
+@click.pass_obj
+def jar(session: Session, *, as_options: bool, catalog: str) -> None:
+    """Print the path of the SQL catalog's jar.
+
+    With --options, print all that a session needs: the jar, the catalog's class, and the warehouse where one is given.
+    """
+    path = jar_path()
+    if not as_options:
+        click.echo(str(path))
+        return
+    key = f"spark.sql.catalog.{catalog}"
+    words = ["--jars", str(path), "--conf", f"{key}={CATALOG_CLASS}"]
+    if session.location is not None:
+        words += ["--conf", f"{key}.warehouse={session.location}"]
+    click.echo(" ".join(words))

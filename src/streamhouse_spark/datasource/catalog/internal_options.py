@@ -1,0 +1,15 @@
+"""Options that the catalog's Java class and its Python side pass to each other, which no user gives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CALL_OPTION: Final = "__streamhouse_call"
+"""The operation of a call; `READ` is none, but the reader of what a plan left to Python."""
+ARGUMENTS_OPTION: Final = "__streamhouse_args"
+UUID_OPTION: Final = "__streamhouse_uuid"
+"""The table that the catalog loaded, beside its name in ``path``."""
+
+
+def is_internal(option: str) -> bool:
+    return option.lower().startswith("__streamhouse_")

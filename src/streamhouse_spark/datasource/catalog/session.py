@@ -1,0 +1,49 @@
+"""The catalog in a Spark session's configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.options import SETTING_PREFIXES
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def configured(
+    builder: SparkSession.Builder, warehouse: str, catalog: str, settings: Mapping[str, str]
+) -> SparkSession.Builder:
+    for key, value in configuration(warehouse, catalog, settings).items():
+        builder = builder.config(key, value)
+    jar = str(jar_path())
+    active = SparkSession.getActiveSession()
+    if active is not None:  # its JVM has read spark.jars long ago
+        active.sql(f"ADD JAR '{jar}'")
+    given = str(builder._options.get("spark.jars", ""))
+    jars = [name for name in given.split(",") if name and name != jar]
+    return builder.config("spark.jars", ",".join([*jars, jar]))
+
+
+def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The configuration keys of the catalog, without the jar."""
+    if not isinstance(catalog, str) or not _NAME.fullmatch(catalog) or catalog == "spark_catalog":
+        raise InvalidOptionError(
+            f"catalog name {catalog!r} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
+        )
+    if not str(warehouse).strip():
+        raise InvalidOptionError("no warehouse was given: say configure(builder, warehouse='<directory or URL>')")
+    for key in settings:
+        if not key.lower().startswith(SETTING_PREFIXES):
+            raise InvalidOptionError(
+                f"setting {key!r} is unknown; settings begin with {', '.join(SETTING_PREFIXES)}",
+            )
+    prefix = f"spark.sql.catalog.{catalog}"
+    return {
+        prefix: CATALOG_CLASS,
+        f"{prefix}.warehouse": str(warehouse),
+        **{f"{prefix}.{key}": str(value) for key, value in settings.items()},
+    }

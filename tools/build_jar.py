@@ -1,0 +1,87 @@
+"""Builds the jar of the Spark catalog from its one Java source, the same bytes each time.
+
+    python tools/build_jar.py            writes the jar beside its source
+    python tools/build_jar.py --check    builds it again and compares, writes nothing
+
+Needs a JDK (javac) and an installed PySpark, whose jars are the class path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "src" / "streamhouse_spark" / "datasource" / "catalog"
+SOURCE = FOLDER / "StreamhouseCatalog.java"
+JAR = FOLDER / "streamhouse-spark.jar"
+RELEASE = "17"
+"""The oldest Java that Spark 4 runs on."""
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def built_entries() -> dict[str, bytes]:
+    """Name → bytes of every entry of the jar. Raises `subprocess.CalledProcessError` where javac refuses the source."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [javac(), "--release", RELEASE, "-nowarn", "-encoding", "UTF-8", "-g:source,lines", "-d", folder]
+        subprocess.run([*command, "-cp", pyspark_jars(), str(SOURCE)], check=True)
+        classes = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.class"))}
+    return {"META-INF/MANIFEST.MF": manifest(), **{name.replace(os.sep, "/"): data for name, data in classes.items()}}
+
+
+def manifest() -> bytes:
+    lines = ["Manifest-Version: 1.0", f"Source-SHA-256: {source_hash()}", "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def source_hash() -> str:
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+
+
+def javac() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=f"{home}/bin" if home else None)
+    if found is None:
+        sys.exit("javac was not found: install a JDK of 17 or newer (Debian, Ubuntu: openjdk-17-jdk-headless)")
+    return found
+
+
+def pyspark_jars() -> str:
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent / "jars" / "*")
+
+
+def write_jar(entries: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
+        for name, data in entries.items():
+            info = zipfile.ZipInfo(name, date_time=EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            jar.writestr(info, data)
+
+
+def stored_entries() -> dict[str, bytes]:
+    with zipfile.ZipFile(JAR) as jar:
+        return {name: jar.read(name) for name in jar.namelist()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the jar of the Spark catalog.")
+    parser.add_argument("--check", action="store_true", help="build and compare with the jar that is there")
+    entries = built_entries()
+    if not parser.parse_args().check:
+        write_jar(entries)
+        print(f"{JAR.name}: {len(entries)} entries, {JAR.stat().st_size:,} bytes")
+    elif stored_entries() != entries:
+        sys.exit(f"{JAR.name} was not built from {SOURCE.name} as it is: run make jar")
+
+
+if __name__ == "__main__":
+    main()
