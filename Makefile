@@ -6,6 +6,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 VENV_SPARK41 := .venv-spark41
+VENV_SPARK42 := .venv-spark42
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
@@ -56,12 +57,24 @@ power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system 
 	cd tests && ../$(BIN)/python -m soak power --cycles $(POWER_CUTS)
 
 .PHONY: matrix
-matrix: java $(VENV_SPARK41)/dev.stamp ## the Spark tests on PySpark 4.1
+matrix: java matrix-spark41 matrix-spark42 matrix-connect matrix-cluster ## the Spark tests on PySpark 4.1, 4.2, Connect, two executors
+
+.PHONY: matrix-spark41 matrix-spark42 matrix-connect matrix-cluster
+matrix-spark41: $(VENV_SPARK41)/dev.stamp
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark41 $(ARGS)
+
+matrix-spark42: $(VENV_SPARK42)/dev.stamp
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK42)/bin/python $(VENV_SPARK42)/bin/python -m pytest -m spark41 $(ARGS)
+
+matrix-connect: $(VENV)/dev.stamp
+	STREAMHOUSE_TEST_CONNECT=1 $(BIN)/python -m pytest -m 'spark41 and not classic' $(ARGS)
+
+matrix-cluster: $(VENV)/dev.stamp
+	STREAMHOUSE_TEST_MASTER='local-cluster[2,1,1024]' $(BIN)/python -m pytest -m spark41 $(ARGS)
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,10 +91,11 @@ $(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),bench)
 	@touch $@ $(VENV)/dev.stamp
 
-$(VENV_SPARK41)/dev.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
-	@grep -v '^pyspark==' constraints.txt > $(VENV_SPARK41)/constraints.txt
-	@echo 'pyspark>=4.1,<4.2' >> $(VENV_SPARK41)/constraints.txt
-	@$(call install,$(VENV_SPARK41),dev,$(VENV_SPARK41)/constraints.txt)
+$(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %/bin/python
+	@version=$(if $(findstring 41,$*),4.1,4.2); \
+	  grep -v '^pyspark==' constraints.txt > $*/constraints.txt; \
+	  echo "pyspark==$$version.*" >> $*/constraints.txt
+	@$(call install,$*,dev,$*/constraints.txt)
 	@touch $@
 
 # 1: environment, 2: extra, 3: constraints

@@ -1,4 +1,4 @@
-"""The SQL catalog beside Spark's own Parquet reader: the lake alone, and unions with a little and with much hot data."""
+"""The SQL catalog beside Spark's own Parquet reader: the lake alone, and unions with little and with much hot data."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def main() -> None:
     entries = built_entries()
     if not parser.parse_args().check:
         write_jar(entries)
-        print(f"{JAR.name}: {len(entries)} entries, {JAR.stat().st_size:,} bytes")
+        sys.stdout.write(f"{JAR.name}: {len(entries)} entries, {JAR.stat().st_size:,} bytes\n")
     elif stored_entries() != entries:
         sys.exit(f"{JAR.name} was not built from {SOURCE.name} as it is: run make jar")
 

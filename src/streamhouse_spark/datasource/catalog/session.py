@@ -23,7 +23,7 @@ def configured(
     active = SparkSession.getActiveSession()
     if active is not None:  # its JVM has read spark.jars long ago
         active.sql(f"ADD JAR '{jar}'")
-    given = str(builder._options.get("spark.jars", ""))
+    given = str(builder._options.get("spark.jars", ""))  # noqa: SLF001 - a builder has no other way to be asked
     jars = [name for name in given.split(",") if name and name != jar]
     return builder.config("spark.jars", ",".join([*jars, jar]))
 
