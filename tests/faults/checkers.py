@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from faults.history import History, Told, text_of
-from faults.ledger import Ledger, read_ids
+from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
 from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
@@ -32,6 +32,7 @@ def check_all(storage: Storage, name: str, history: History, ledger: Ledger | No
     ledger.observe()
     check_acknowledged_once(history, ledger)
     check_attempted_at_most_once(history, ledger)
+    check_truncations(history, table.state)
     check_offsets_dense(storage, ledger)
     check_files(storage, table.state)
     check_fresh_equals_live(storage, ledger)
@@ -68,6 +69,21 @@ def check_attempted_at_most_once(history: History, ledger: Ledger) -> None:
             assert len(times) <= 1, f"batch {batch.number} is stored in part: {dict(counts)}"
             assert times <= allowed, f"{batch.told.value} batch {batch.number} is stored {times} times"
     assert set(counts) <= known, f"rows that nobody wrote: {set(counts) - known}"
+
+
+def check_truncations(history: History, state: TableState) -> None:
+    """Rows from before a truncation that its client was told of are gone, rows that no truncation met are there."""
+    for batch in history:
+        if batch.told is not Told.ACKNOWLEDGED:
+            continue
+        assert batch.offsets is not None
+        met = history.truncations[batch.truncations_before :]
+        if Told.ACKNOWLEDGED in met:
+            left = {b: r for b, r in batch.offsets.items() if r.end > state.first_offset(b)}
+            assert not left, f"batch {batch.number} was truncated, and is there: {left}"
+        elif Told.ATTEMPTED not in met and not batch.is_amid_truncation:
+            gone = {b: r for b, r in batch.offsets.items() if r.start < state.first_offset(b)}
+            assert not gone, f"batch {batch.number} was not truncated, and is gone: {gone}"
 
 
 def check_offsets_dense(storage: Storage, ledger: Ledger) -> None:
@@ -148,7 +164,7 @@ def check_union(table: Table, ledger: Ledger) -> None:
     lake = {b: state.lake_offset(b) for b in state.buckets}
     expected: list[int] = []
     for bucket, ids in ledger.ids.items():
-        start = 0 if state.lake is not None else state.buckets[bucket].start
+        start = state.first_offset(bucket) if state.lake is not None else state.buckets[bucket].start
         assert state.buckets[bucket].start <= max(lake[bucket], start), f"bucket {bucket} was trimmed beyond the lake"
         expected.extend(ids[start:])
     assert Counter(rows["id"]) == Counter(expected), "the union read is not the table"
@@ -169,19 +185,28 @@ def check_lake(table: Table, ledger: Ledger) -> None:
         return
     for bucket in state.buckets:
         held, known = newest.offsets.get(bucket, 0), state.lake_offset(bucket)
-        assert known <= held, f"bucket {bucket}: the log says that the lake holds {known}, it holds {held}"
+        first, begins = state.first_offset(bucket), newest.starts.get(bucket, 0)
+        assert begins <= first, f"bucket {bucket}: the lake begins at {begins}, the table at {first}"
+        if state.lake is None:
+            assert held <= first or begins == first, f"bucket {bucket}: the lake holds {held}, truncated at {first}"
+        else:
+            assert begins == first, f"bucket {bucket}: the lake went back to before the truncation"
+            assert known <= held, f"bucket {bucket}: the log says that the lake holds {known}, it holds {held}"
         assert held <= len(ledger.ids[bucket]), f"bucket {bucket}: the lake holds {held}, the log ends before"
         assert state.buckets[bucket].start <= known, f"bucket {bucket} was trimmed beyond what was recorded"
-    for snapshot_id, offsets in {newest.id: newest.offsets, **{p.snapshot_id: p.offsets for p in history}}.items():
+    extents = {p.snapshot_id: (p.starts, p.offsets) for p in history}
+    for snapshot_id, (starts, offsets) in {newest.id: (newest.starts, newest.offsets), **extents}.items():
         try:
-            check_snapshot(table, ledger, snapshot_id, offsets)
+            check_snapshot(table, ledger, snapshot_id, starts, offsets)
         except SnapshotExpiredError:
             assert snapshot_id != newest.id, "the lake's newest snapshot was expired"
 
 
-def check_snapshot(table: Table, ledger: Ledger, snapshot_id: int, offsets: Mapping[int, int]) -> None:
+def check_snapshot(
+    table: Table, ledger: Ledger, snapshot_id: int, starts: Mapping[int, int], offsets: Mapping[int, int]
+) -> None:
     rows = table.lake.to_arrow(as_of_snapshot=snapshot_id).to_pydict()
-    expected = [i for bucket, ids in ledger.ids.items() for i in ids[: offsets.get(bucket, 0)]]
+    expected = [i for b, ids in ledger.ids.items() for i in ids[starts.get(b, 0) : offsets.get(b, 0)]]
     assert Counter(rows["id"]) == Counter(expected), f"lake snapshot {snapshot_id} does not hold what {offsets} says"
     for row_id, text in zip(rows["id"], rows["text"], strict=True):
         assert text == text_of(row_id, len(text)), f"row {row_id} has the text {text!r} in the lake"
@@ -201,7 +226,7 @@ def check_retries_are_no_ops(table: Table, history: History, ledger: Ledger) -> 
 
 
 class PrefixReader:
-    """Checks what a reader saw against what is stored: whole commits, from the first, never fewer than before."""
+    """Checks what a reader saw against what is stored: whole commits, from the first or a truncation on, never back."""
 
     def __init__(self) -> None:
         self.seen: list[frozenset[int]] = []
@@ -214,30 +239,31 @@ class PrefixReader:
     def check(self, ledger: Ledger, starts: Mapping[int, int] | None = None) -> None:
         """``starts`` are offsets below which rows may be missing because they were trimmed without a lake."""
         ledger.observe()
-        ends = dict.fromkeys(ledger.ids, 0)
+        last = Extent(dict.fromkeys(ledger.ids, 0), dict.fromkeys(ledger.ids, 0))
         for seen in self.seen:
-            allowed = [e for e in ledger.ends if all(e[b] >= ends[b] for b in ends)]
+            allowed = [e for e in ledger.extents if e.follows(last)]
             match = next((e for e in allowed if seen == _prefix(ledger, e, starts or {})), None)
-            assert match is not None, f"{sorted(seen)} is no prefix at or above {ends}; the ends were {ledger.ends}"
-            ends = match
+            assert match is not None, f"{sorted(seen)} is no prefix at or above {last}; there were {ledger.extents}"
+            last = match
 
 
-def _prefix(ledger: Ledger, ends: Mapping[int, int], starts: Mapping[int, int]) -> frozenset[int]:
-    return frozenset(i for b, ids in ledger.ids.items() for i in ids[starts.get(b, 0) : ends[b]])
+def _prefix(ledger: Ledger, extent: Extent, starts: Mapping[int, int]) -> frozenset[int]:
+    begins = {b: max(extent.starts[b], starts.get(b, 0)) for b in extent.starts}
+    return frozenset(i for b, ids in ledger.ids.items() for i in ids[begins[b] : extent.ends[b]])
 
 
-def folded_ends(storage: Storage, table_uuid: str) -> list[dict[int, int]]:
-    """The ends of all buckets after each record that is kept, from the records alone."""
+def folded_extents(storage: Storage, table_uuid: str) -> list[Extent]:
+    """What the table was after each record that is kept, from the records alone."""
     state: TableState | None = None
-    ends = []
+    extents: list[Extent] = []
     while True:
         try:
             record, _ = read_record(storage, table_uuid, state.version + 1 if state else 1)
         except ObjectNotFoundError:
-            return ends
+            return extents
         state = fold(state, record)
-        if not ends or ends[-1] != state.ends:
-            ends.append(state.ends)
+        if not extents or extents[-1] != Extent.of(state):
+            extents.append(Extent.of(state))
 
 
 def hot_ranges(state: TableState) -> dict[int, OffsetRange]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -39,6 +40,12 @@ class Batch:
     transaction: Transaction | None = None
     told: Told = Told.NOTHING
     offsets: BucketOffsets | None = None
+    overwrites: bool = False
+    """Its rows take the place of all that are there."""
+    truncations_before: int = 0
+    """How many truncations had begun when the client was given offsets."""
+    is_amid_truncation: bool = False
+    """One of these had not ended by then."""
 
     @property
     def ids(self) -> range:
@@ -58,15 +65,24 @@ class History:
     """The batches of one table. Copy it with `copy` to go on from the same past several times."""
 
     batches: dict[int, Batch] = field(default_factory=dict)
+    truncations: list[Told] = field(default_factory=list)
+    """Of each truncation and overwrite, in the order in which they began, what its client was told."""
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.batches.values())
 
     def copy(self) -> History:
-        return History(dict(self.batches))
+        return History(dict(self.batches), list(self.truncations))
 
-    def new_batch(self, num_rows: int = 3, *, row_chars: int = 4, transaction: Transaction | None = None) -> Batch:
-        batch = Batch(len(self.batches) + 1, num_rows, row_chars, transaction)
+    def new_batch(
+        self,
+        num_rows: int = 3,
+        *,
+        row_chars: int = 4,
+        transaction: Transaction | None = None,
+        overwrites: bool = False,
+    ) -> Batch:
+        batch = Batch(len(self.batches) + 1, num_rows, row_chars, transaction, overwrites=overwrites)
         self.batches[batch.number] = batch
         return batch
 
@@ -79,7 +95,11 @@ class History:
         assert batch.transaction is not None or before.told in (Told.NOTHING, Told.REFUSED), before
         self._note(before, Told.ATTEMPTED)
         try:
-            offsets = table.append(batch.rows(), transaction=batch.transaction)
+            if batch.overwrites and before.told is not Told.ACKNOWLEDGED:
+                with self._truncating(was_tried=before.told is Told.ATTEMPTED):
+                    offsets = table.overwrite(batch.rows(), transaction=batch.transaction)
+            else:
+                offsets = table.append(batch.rows(), transaction=batch.transaction)
         except (Crash, CommitStateUnknownError):
             raise
         except StreamhouseError:
@@ -92,8 +112,35 @@ class History:
             assert dict(offsets) in (dict(before.offsets or {}), {}), f"{before} was then given {offsets}"
             self.batches[batch.number] = before
         elif offsets.num_rows:
-            self.batches[batch.number] = replace(before, told=Told.ACKNOWLEDGED, offsets=offsets)
+            self.batches[batch.number] = replace(
+                before,
+                told=Told.ACKNOWLEDGED,
+                offsets=offsets,
+                truncations_before=len(self.truncations),
+                is_amid_truncation=Told.ATTEMPTED in self.truncations,
+            )
         return offsets
+
+    def truncate(self, table: Table) -> None:
+        """Truncate the table, and note what the client was told."""
+        with self._truncating():
+            table.truncate()
+
+    @contextmanager
+    def _truncating(self, *, was_tried: bool = False) -> Iterator[None]:
+        """``was_tried``: it may have happened before, and then does not happen now."""
+        number = len(self.truncations)
+        self.truncations.append(Told.ATTEMPTED)
+        try:
+            yield
+        except (Crash, CommitStateUnknownError):
+            raise
+        except StreamhouseError:
+            if not was_tried:
+                self.truncations[number] = Told.REFUSED
+            raise
+        if not was_tried:
+            self.truncations[number] = Told.ACKNOWLEDGED
 
     def _note(self, batch: Batch, told: Told) -> None:
         if batch.told is not Told.ACKNOWLEDGED:

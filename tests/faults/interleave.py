@@ -45,6 +45,14 @@ def rival_appends(run: Run) -> None:
     run.history.append(rival(run), run.history.new_batch(2))
 
 
+def rival_truncates(run: Run) -> None:
+    """Rows that come, go and come, with what others see in between."""
+    table = rival(run)
+    run.history.append(table, run.history.new_batch(2))
+    run.history.truncate(table)
+    rival_appends(run)
+
+
 def rival_merges(run: Run) -> None:
     table = rival(run)
     table.merge_inline()
@@ -129,6 +137,19 @@ def rival_tiers(run: Run) -> None:
     tier(rival(run))
 
 
+def rival_truncates_and_tiers(run: Run) -> None:
+    """Another process empties the table, and a tiering service the lake."""
+    run.history.truncate(rival(run))
+    tier(rival(run))
+    rival_overwrites(run)
+
+
+def rival_overwrites(run: Run) -> None:
+    """Rows take the place of others, and in the lake as well."""
+    run.history.append(rival(run), run.history.new_batch(2, overwrites=True))
+    tier(rival(run))
+
+
 def a_day_passes_with_tiering(run: Run) -> None:
     """The process sleeps for three days, while another tiers, trims and cleans."""
     for _ in range(3):
@@ -144,25 +165,32 @@ WORK: dict[str, Action] = {
     "append inline": lambda run: run.send_batch(),
     "append objects": lambda run: run.send_batch(),
     "append with a transaction": lambda run: run.send_batch(),
+    "truncate": lambda run: run.history.truncate(run.open()),
+    "overwrite": lambda run: run.send_batch(),
     "merge": lambda run: none(run.open().merge_small()),
     "maintain": lambda run: none(run.open().maintain()),
     "read": lambda run: run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist()),
     "tier": lambda run: run.tier(),
+    "tier a truncated table": lambda run: run.tier(),
     "tier and maintain": lambda run: none((run.tier(), run.open().maintain())),
     "read the union": lambda run: run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist()),
 }
 BETWEEN: dict[str, Action] = {
     "appends": rival_appends,
     "merges": rival_merges,
+    "truncates": rival_truncates,
     "sleeps for days": a_day_passes_with_cleaning,
     "sleeps while others clean": a_day_passes_with_cleaning_alone,
 }
 BETWEEN_TIERING: dict[str, Action] = {
     "appends": rival_appends,
     "tiers": rival_tiers,
+    "truncates": rival_truncates,
+    "truncates and tiers": rival_truncates_and_tiers,
+    "overwrites and tiers": rival_overwrites,
     "sleeps while others tier": a_day_passes_with_tiering,
 }
-TIERING_WORK = ("tier", "tier and maintain", "read the union")
+TIERING_WORK = ("tier", "tier a truncated table", "tier and maintain", "read the union")
 TRANSACTION = Transaction("app", 1, "query")
 
 
@@ -178,10 +206,15 @@ def base_for(work: str) -> Run:
         base.append()
         base.clock.advance(31 * HOUR_MS)
         base.observe()
+        if work == "tier a truncated table":
+            base.history.truncate(base.open())
+            base.append()
         return base
     base = prepared_table({"table.log.ttl": "30h"} if work == "maintain" else None)
     if work == "append objects":
         base.prepare_batch(num_rows=4, row_chars=LARGE)
+    elif work == "overwrite":
+        base.prepare_batch(num_rows=4, row_chars=LARGE, overwrites=True)
     elif work == "append with a transaction":
         base.prepare_batch(transaction=TRANSACTION)
     elif work == "append inline":
@@ -219,6 +252,7 @@ def require_expected(work: str, between: str, error: StreamhouseError) -> None:
     expected = {
         "append inline": (CommitConflictError,),
         "append objects": (CommitConflictError,),
+        "overwrite": (CommitConflictError,),
         "append with a transaction": (CommitConflictError,),
     }
     assert isinstance(error, expected.get(work, (CorruptDataError, CommitConflictError, SnapshotExpiredError))), error

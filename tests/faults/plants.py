@@ -10,8 +10,9 @@ from unittest import mock
 
 from streamhouse_spark import pin
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake import iceberg_round, tiering
+from streamhouse_spark.lake import iceberg_commit, iceberg_round, tiering
 from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
+from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
@@ -279,6 +280,79 @@ def union_begins_one_offset_before_the_lakes_end() -> Iterator[None]:
 def lake_commits_are_not_fenced_by_offsets() -> Iterator[None]:
     with patched((iceberg_round, "_require_offsets", lambda *_: None)):
         yield
+
+
+@plant
+def lake_snapshots_count_by_where_they_end() -> Iterator[None]:
+    """One that ends at the truncation or behind it is taken for one that was made since."""
+
+    def with_lake(before: TableState) -> TableState:
+        firsts = before.first_offsets
+        counted = (p for p in reversed(before.lake_history) if all(p.offsets.get(b, 0) >= o for b, o in firsts.items()))
+        return replace(before, lake=next(counted, None))
+
+    with patched((state_module, "_with_lake", with_lake)):
+        yield
+
+
+@plant
+def rounds_do_not_notice_a_truncation() -> Iterator[None]:
+    with patched(
+        (iceberg_round, "_require_offsets", lambda *_: None),
+        (tiering.TieringJob, "_require_not_truncated_since", lambda *_: None),
+    ):
+        yield
+
+
+@plant
+def lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
+    with patched((iceberg_commit._SnapshotBuilder, "_emptied", lambda _, manifests: (manifests, []))):
+        yield
+
+
+@plant
+def lake_is_not_emptied_without_new_rows() -> Iterator[None]:
+    original = tiering.TieringJob._round
+
+    def only_with_rows(self: Any, state: TableState, *args: Any) -> bool:
+        return True if state.num_rows == 0 else original(self, state, *args)
+
+    with patched((tiering.TieringJob, "_round", only_with_rows)):
+        yield
+
+
+@plant
+def overwrite_takes_two_records() -> Iterator[None]:
+    original = staging.commit_staged
+
+    def commit(log: CommitLog, staged: staging.Staged, *, overwrite: bool = False, **kwargs: Any) -> Any:
+        if overwrite:
+            log.commit(lambda current, _: staging.truncating(current))
+        return original(log, staged, **kwargs)
+
+    from streamhouse_spark import table
+
+    with patched((table, "commit_staged", commit)):
+        yield
+
+
+@plant
+def truncation_is_planned_once() -> Iterator[None]:
+    """Where the buckets end is not looked at again after a lost race."""
+    original = staging.truncating
+
+    def stale(current: TableState) -> Any:
+        KNOWN_ENDS.setdefault(current.table_uuid, current.ends)
+        return (replace(found, offsets=KNOWN_ENDS[current.table_uuid]) for found in original(current))
+
+    from streamhouse_spark import table
+
+    KNOWN_ENDS.clear()
+    with patched((table, "truncating", stale)):
+        yield
+
+
+KNOWN_ENDS: dict[str, Any] = {}
 
 
 @plant

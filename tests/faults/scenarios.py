@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from faults.checkers import PrefixReader, check_all, folded_ends
+from faults.checkers import PrefixReader, check_all, folded_extents
 from faults.history import SCHEMA, Batch, History, Told
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
@@ -102,8 +102,17 @@ class Run:
         self.history.append(self.open(), batch)
         return batch
 
-    def prepare_batch(self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None) -> None:
-        self.batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction)
+    def prepare_batch(
+        self,
+        num_rows: int = 3,
+        row_chars: int = 4,
+        transaction: Transaction | None = None,
+        *,
+        overwrites: bool = False,
+    ) -> None:
+        self.batch = self.history.new_batch(
+            num_rows, row_chars=row_chars, transaction=transaction, overwrites=overwrites
+        )
 
     def send_batch(self) -> None:
         """Send the prepared batch, again where that is allowed."""
@@ -140,10 +149,10 @@ class Run:
     def check(self) -> None:
         ledger = check_all(self.memory, NAME, self.history, self.ledger)
         if self.reader.seen:
-            for ends in folded_ends(self.memory, ledger.table_uuid):
-                if ends not in ledger.ends:
-                    ledger.ends.append(ends)
-            ledger.ends.sort(key=lambda ends: sum(ends.values()))
+            for extent in folded_extents(self.memory, ledger.table_uuid):
+                if extent not in ledger.extents:
+                    ledger.extents.append(extent)
+            ledger.extents.sort(key=lambda extent: extent.order)
             self.reader.check(ledger)
 
 
@@ -417,6 +426,69 @@ class ReadWhileWriting(Scenario):
         run.append()
 
 
+class Truncate(Scenario):
+    name = "truncate"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append()
+        run.append(num_rows=4, row_chars=LARGE)
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.history.truncate(run.open())
+
+    def recover(self, run: Run) -> None:
+        run.append()
+        run.history.truncate(run.open())
+        run.append()
+
+
+class Overwrite(AppendInline):
+    name = "overwrite"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.prepare_batch(num_rows=4, row_chars=LARGE, overwrites=True)
+        run.observe()
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        extents = folded_extents(run.memory, run.open().uuid)
+        assert all(e.starts != e.ends for e in extents[1:]), f"rows were gone before the new ones were there: {extents}"
+
+
+class OverwriteTransaction(AppendTransaction):
+    """A job that overwrites, whose driver dies and runs it again."""
+
+    name = "overwrite with a transaction"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.prepare_batch(transaction=Transaction("app", 2, "query"), overwrites=True)
+        run.observe()
+
+
+class ReadWhileTruncating(ReadWhileWriting):
+    """A reader meets the faults; another process truncates and overwrites between its reads."""
+
+    name = "read while truncating"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        reader = run.open()
+        writer = Warehouse(run.memory.url, storage=run.memory, world=World(run.clock, SimIds(99))).table(NAME)
+        for action in (None, "truncate", "append", "overwrite"):
+            if action == "truncate":
+                run.history.truncate(writer)
+            elif action is not None:
+                run.history.append(writer, run.history.new_batch(overwrites=action == "overwrite"))
+            run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
+
+
 class TierFirst(Scenario):
     """The round that makes the lake table."""
 
@@ -460,6 +532,63 @@ class TierAndTrim(TierFirst):
         run.open().maintain()
 
     def recover(self, run: Run) -> None:
+        run.append()
+        run.tier()
+        run.open().maintain()
+
+
+class TierTruncated(TierFirst):
+    """A table is emptied, and then its lake."""
+
+    name = "truncate and tier"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={**LAKE, "table.log.ttl": "1h"})
+        run.append()
+        run.tier()
+        run.append()
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.history.truncate(run.open())
+        run.tier()
+
+    def recover(self, run: Run) -> None:
+        run.tier()
+        run.append()
+        run.clock.advance(2 * HOUR_MS)
+        run.observe_rival()
+        run.open().maintain()
+        run.tier()
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        table = run.open()
+        in_lake, in_table = (
+            sorted(read.column("id").to_pylist()) for read in (table.lake.to_arrow(), table.to_arrow())
+        )
+        assert in_lake == in_table, "the lake holds other rows than the table"
+
+
+class TierOverwritten(TierTruncated):
+    """Rows take the place of others, and then in the lake, where files were compacted."""
+
+    name = "overwrite and tier"
+    tested_methods = ("put_if_absent",)
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2):
+            yield
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.tier()
+        run.prepare_batch(overwrites=True)
+
+    def work(self, run: Run) -> None:
+        run.open().open_lake().compact()
+        run.send_batch()
         run.append()
         run.tier()
         run.open().maintain()
@@ -575,8 +704,14 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     Clean,
     DropAndCreate,
     ReadWhileWriting,
+    Truncate,
+    Overwrite,
+    OverwriteTransaction,
+    ReadWhileTruncating,
     TierFirst,
     TierAndTrim,
+    TierTruncated,
+    TierOverwritten,
     CompactLake,
     CleanDropped,
     ReadWhileTiering,

@@ -161,6 +161,19 @@ def append_while_tiering() -> None:
     il.check_interleavings("tier", "appends", every=5)
 
 
+def truncate_and_tier() -> None:
+    run = Run()
+    run.create(properties=sc.LAKE)
+    run.append()
+    run.tier()
+    run.observe()
+    run.history.truncate(run.open())
+    run.check()
+    run.tier()
+    run.check()
+    assert run.open().lake.to_arrow().num_rows == 0
+
+
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
@@ -184,6 +197,12 @@ FINDERS: dict[str, Callable[[], object]] = {
     "union_begins_one_offset_behind_the_lake": tier_a_table_twice_and_trim_it,
     "union_begins_one_offset_before_the_lakes_end": tier_a_table_twice_and_trim_it,
     "lake_commits_are_not_fenced_by_offsets": lambda: il.check_interleavings("tier", "tiers", every=3),
+    "lake_snapshots_count_by_where_they_end": truncate_and_tier,
+    "rounds_do_not_notice_a_truncation": lambda: il.check_interleavings("tier", "truncates and tiers", every=3),
+    "lake_keeps_its_files_when_the_table_is_truncated": sweeping(sc.TierTruncated, "crash after"),
+    "lake_is_not_emptied_without_new_rows": truncate_and_tier,
+    "overwrite_takes_two_records": sweeping(sc.Overwrite, "crash after"),
+    "truncation_is_planned_once": interleaving("truncate", "appends"),
     "log_records_its_own_ends_as_the_lakes_offsets": append_while_tiering,
     "log_does_not_say_what_the_lake_holds_after_a_crash": sweeping(sc.TierFirst, "crash after"),
     "checkpoint_is_written_before_the_commit": sweeping(sc.AppendObjects, "crash before"),
@@ -215,6 +234,7 @@ def test_the_bug_is_found(name):
         "orphans_are_condemned_while_young",
         "trimming_does_not_wait_for_the_lake",
         "trimming_takes_one_segment_too_many",
+        "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
     ],
 )

@@ -54,6 +54,7 @@ PROCESS = st.integers(0, PROCESSES - 1)
 LUCK = st.one_of(st.none(), st.tuples(st.integers(0, 25), st.sampled_from(list(Fault))))
 """What goes wrong in a step: the storage call that many calls on, and how; or nothing."""
 Luck = tuple[int, Fault] | None
+MEANWHILE = ("append", "maintain", "tier", "truncate", "overwrite", "day")
 FIRED: Counter[str] = Counter()
 """How often each rule ran, over all examples of this process."""
 TRACES: list[str] = []
@@ -153,6 +154,15 @@ class TableMachine(RuleBasedStateMachine):
 
         if held.table.storage is self.processes[held.process].storage:  # its driver lives on
             self._act("commit staged", held.process, work, luck)
+
+    @rule(process=PROCESS, luck=LUCK)
+    def truncate(self, process: int, luck: Luck = None) -> None:
+        self._act("truncate", process, self.history.truncate, luck)
+
+    @rule(process=PROCESS, rows=st.integers(1, 4), luck=LUCK)
+    def overwrite(self, process: int, rows: int, luck: Luck = None) -> None:
+        batch = self.history.new_batch(rows, row_chars=LARGE if rows == 4 else 4, overwrites=True)
+        self._act("overwrite", process, lambda table: self.history.append(table, batch), luck)
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -257,11 +267,14 @@ class TableMachine(RuleBasedStateMachine):
         if not objects:
             self.lag.advance()
 
-    @rule(process=PROCESS, meanwhile=st.lists(st.sampled_from(["append", "maintain", "tier", "day"]), max_size=6),
+    @rule(process=PROCESS, meanwhile=st.lists(st.sampled_from(MEANWHILE), max_size=6),
           calls=st.integers(0, 40), data=st.data())  # fmt: skip
     def others_act_in_the_middle(self, process: int, meanwhile: list[str], calls: int, data: st.DataObject) -> None:
         """Before one storage call of a process, others do much, and perhaps days pass."""
-        work = data.draw(st.sampled_from([self.append_small, self.merge, self.maintain, self.read, self.checkpoint]))
+        works = [self.append_small, self.merge, self.maintain, self.read, self.checkpoint, self.truncate]
+        if "true" in self.properties.values():
+            works.append(self.tier)
+        work = data.draw(st.sampled_from(works))
         mine = self.processes[process]
         due = len(mine.storage.trace) + calls
 
@@ -290,6 +303,10 @@ class TableMachine(RuleBasedStateMachine):
             elif action == "maintain":
                 self.ledger.observe()
                 table.maintain()
+            elif action == "truncate":
+                self.history.truncate(table)
+            elif action == "overwrite":
+                self.history.append(table, self.history.new_batch(2, overwrites=True))
             elif action == "tier" and "true" in self.properties.values():
                 tier(table)
             else:
@@ -328,7 +345,8 @@ class TableMachine(RuleBasedStateMachine):
 
     def _visible(self, table: Table) -> Counter[int]:
         state = table.state
-        starts = {b: 0 if state.lake is not None else log.start for b, log in state.buckets.items()}
+        has_lake = state.lake is not None
+        starts = {b: state.first_offset(b) if has_lake else log.start for b, log in state.buckets.items()}
         return Counter(i for b, ids in self.ledger.ids.items() for i in ids[starts[b] : state.buckets[b].end])
 
     def _count(self, name: str) -> None:

@@ -27,6 +27,8 @@ LONG_SCENARIOS = (
     "clean",
     "tier the first rows",
     "tier and trim",
+    "truncate and tier",
+    "overwrite and tier",
     "compact the lake",
     "clean dropped tables",
     "read while tiering",

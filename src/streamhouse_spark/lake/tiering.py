@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, OffsetsTrimmedError, TableNotFoundError
 from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.plan import (
@@ -111,7 +111,7 @@ class TieringJob:
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
             held = self._lake.newest()
             require_progress(state.lake.offsets, held.offsets if held else {}, table=state.name)
-        self._lake.create_or_adopt()
+        self._fit_lake(state)
         newest = self._lake.newest()
         if newest is not None and _is_ahead(newest, state) and not _is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
@@ -128,9 +128,7 @@ class TieringJob:
         tasks = [TieringTask(plan_range(state, bucket, wanted), context) for bucket, wanted in planned.items()]
         files = [file for written in run_tasks(tasks) for file in written]
         new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
-        if self._refreshed().truncation != state.truncation:
-            # The fence would let the rows in, and the next round take them out again: better never to show them.
-            raise CommitConflictError(f"table {state.name} was truncated since this round began; plan again")
+        self._require_not_truncated_since(state)
         snapshot = self._lake.commit(
             files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
         )
@@ -138,6 +136,23 @@ class TieringJob:
             done.append((snapshot, files))
             self._record(snapshot)
         return False
+
+    def _fit_lake(self, state: TableState) -> None:
+        """The lake table exists, with the columns of the state that the round is planned from."""
+        self._lake = self._lake.with_schema(state.schema)
+        try:
+            self._lake.create_or_adopt()
+        except LakeMismatchError:
+            if self._refreshed().schema_id == state.schema_id:
+                raise
+            raise CommitConflictError(
+                f"table {state.name} has more columns since this round began; plan again"
+            ) from None
+
+    def _require_not_truncated_since(self, state: TableState) -> None:
+        """The fence would let the round's rows in, and the next round take them out: better never to show them."""
+        if self._refreshed().truncation != state.truncation:
+            raise CommitConflictError(f"table {state.name} was truncated since this round began; plan again")
 
     def _record(self, snapshot: LakeSnapshot) -> None:
         """Tell the log what the lake holds, unless it knows of as much or more."""
