@@ -331,7 +331,10 @@ class Table:
         return self._read(pin, projection)
 
     def repinned(self) -> Pin:
-        """A pin on the lake's own newest snapshot, for when the recorded one was expired by another engine."""
+        """A new pin for when another can no longer be read.
+
+        It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
+        """
         for _ in range(_REPINS_MAX):
             with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
                 return self._pinned_to_lake()
@@ -339,6 +342,8 @@ class Table:
 
     def _pinned_to_lake(self) -> Pin:
         state = self.refresh()
+        if not self.properties.datalake_enabled:
+            return pin_newest(state)
         newest = self.open_lake().newest()
         if newest is None:
             return pin_newest(self.refresh(), state.lake)
@@ -428,7 +433,7 @@ class Table:
 
     def merge_inline(self) -> int:
         """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
-        return merge(self._log, self._storage, self._world, plan_inline_merge(self.state), self.segment_shape())
+        return merge(self._log, self._storage, self._world, plan_inline_merge(self.refresh()), self.segment_shape())
 
     def merge_small(self) -> int:
         """Merge runs of small adjacent segments. Returns the number of segments replaced."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
@@ -77,9 +77,12 @@ def _follow(
     while stop is None or not stop.is_set():
         _require_same_rows(begun, state)
         news = False
-        for found in _new_batches(table, state, positions, columns):
+        try:
+            for found in _new_batches(table, state, positions, columns):
+                news = True
+                yield with_metadata(found, METADATA_FIELDS) if include_metadata else found.batch
+        except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
             news = True
-            yield with_metadata(found, METADATA_FIELDS) if include_metadata else found.batch
         if news:
             idle_since_ms = clock.boot_ms()
         elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:

@@ -15,7 +15,16 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange
@@ -61,6 +70,8 @@ def read_segment(
 
     Raises:
         CorruptDataError: the bytes do not match their checksums or length, or the object is missing.
+        SnapshotExpiredError: the table no longer has this segment, and its object was deleted after the grace.
+        TableNotFoundError: the table was dropped, and its object was deleted after the grace.
     """
     wanted = segment.offsets.intersect(offsets)
     if not wanted:
@@ -93,7 +104,8 @@ class InlineRecords:
             try:
                 _, payload = read_record(self._storage, self._table_uuid, segment.commit)
             except ObjectNotFoundError as error:
-                raise _missing(self._storage, commit_key(self._table_uuid, segment.commit)) from error
+                key = commit_key(self._table_uuid, segment.commit)
+                raise _missing(self._storage, self._table_uuid, segment, key) from error
             self._payloads[segment.commit] = payload
         start, end = segment.inline or (0, 0)
         return payload[start:end].tobytes()
@@ -126,7 +138,7 @@ def _object_batches(
                 )
             yield segment.base_offset + int(row_starts[position]), batch
     except ObjectNotFoundError as error:
-        raise _missing(storage, key) from error
+        raise _missing(storage, table_uuid, segment, key) from error
 
 
 def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_schema: pa.Schema) -> None:
@@ -136,7 +148,7 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
         try:
             data = storage.read(key)
         except ObjectNotFoundError as error:
-            raise _missing(storage, key) from error
+            raise _missing(storage, table_uuid, segment, key) from error
         _Blocks(f"{storage.url}/{key}", segment).check(data, 0, len(data), len(data))
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
     if rows != segment.num_rows:
@@ -145,11 +157,27 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
         )
 
 
-def _missing(storage: Storage, key: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"{storage.url}/{key} is missing although the table names it; restore it, or read again if this reader began "
-        "more than a day ago (files that were merged or trimmed are deleted after the grace)",
+def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
+    """Why an object is not there: damage, or a reader that slept for longer than the grace."""
+    try:
+        state = CommitLog(storage, table_uuid, World()).refresh()
+    except TableNotFoundError as gone:
+        return gone
+    except (CorruptDataError, StorageError):
+        return _damage(storage, key)
+    if state.dropped:
+        return TableNotFoundError(f"table {state.name} ({table_uuid}) was dropped while it was read")
+    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.live_segments()}
+    if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
+        return _damage(storage, key)
+    return SnapshotExpiredError(
+        f"{storage.url}/{key} was merged or trimmed since this read of {state.name} began, and is deleted because the "
+        "grace is over; read again",
     )
+
+
+def _damage(storage: Storage, key: str) -> CorruptDataError:
+    return CorruptDataError(f"{storage.url}/{key} is missing although the table names it; restore it")
 
 
 class _Blocks:

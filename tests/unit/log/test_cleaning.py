@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableNotFoundError
 from streamhouse_spark.log.cleaning import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
@@ -114,6 +114,70 @@ def test_a_process_that_slept_through_the_cleaning_wakes_up_right(table, memory,
     assert sleeper.append([{"id": 250}])[0].start == 250
     assert sleeper.to_arrow()["id"].to_pylist() == list(range(251))
     assert table.to_arrow().num_rows == 251
+
+
+def _many_appends_then_cleaned(other, clock):
+    """Everything that the log held is merged and cleaned by others while this process sleeps."""
+    theirs = other.table("t")
+    for _ in range(3):
+        for i in range(70):
+            theirs.append([{"id": i}])
+        theirs.maintain()
+        clock.advance(GRACE_MS + 1)
+    theirs.maintain()
+
+
+class TestProcessThatSleptPastTheGrace:
+    @pytest.fixture
+    def slept(self, memory, clock):
+        def sleep():
+            _many_appends_then_cleaned(Warehouse("wh", storage=memory, world=sim_world(5, clock)), clock)
+
+        return sleep
+
+    @pytest.mark.parametrize("verb", ["merge_inline", "merge_small", "maintain", "to_arrow", "append"])
+    def test_each_verb_looks_first(self, table, slept, verb):
+        for i in range(5):
+            table.append([{"id": i}])
+        old = table.state
+        slept()
+        with pytest.raises(SnapshotExpiredError, match="read again"):
+            list(read_split(table.storage, plan_range(old, 0, old.buckets[0].offsets), old.schema))
+        getattr(table, verb)(*([[{"id": 7}]] if verb == "append" else []))
+        assert table.to_arrow().num_rows == 215 + (verb == "append")
+
+    def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
+        for i in range(5):
+            table.append([{"id": i}])
+        read, naps = table.read_hot, []
+
+        def sleepy(pin, projection):
+            if not naps:
+                naps.append(slept())
+            return read(pin, projection)
+
+        monkeypatch.setattr(table, "read_hot", sleepy)
+        assert table.to_arrow().num_rows == 215
+
+    def test_a_tail_whose_caller_slept_goes_on(self, table, slept):
+        for i in range(5):
+            table.append([{"id": i}])
+        tail = table.tail("earliest", include_metadata=True, until_ms=0)
+        first = next(tail)
+        slept()
+        found = pa.Table.from_batches([first, *tail])
+        assert found["_log_offset"].to_pylist() == list(range(215))
+
+    def test_a_dropped_table_is_said_to_be_dropped(self, wh, table, memory, clock):
+        table.append([{"id": 1}])
+        old = table.state
+        other = Warehouse("wh", storage=memory, world=sim_world(6, clock))
+        other.drop_table("t")
+        while keys(memory, commits_prefix(table.uuid)):
+            other.clean_dropped()
+            clock.advance(GRACE_MS + 1)
+        with pytest.raises(TableNotFoundError, match="dropped"):
+            list(read_split(memory, plan_range(old, 0, old.buckets[0].offsets), old.schema))
 
 
 def test_what_is_live_is_never_listed(table, memory, clock):
