@@ -40,6 +40,7 @@ from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, is_unicode
+from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
@@ -116,6 +117,8 @@ class Table:
         state = self._log.refresh()
         if state.dropped:
             raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
+        if state.name != str(self._path):
+            self._path = parse_table_name(state.name).path  # it was renamed
         return state
 
     @property

@@ -21,11 +21,12 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake_view import drop_lake_table
 from streamhouse_spark.log import names
-from streamhouse_spark.log.actions import Action, Create, Drop
+from streamhouse_spark.log.actions import Create, Drop
 from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.renaming import free, is_named, rename
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_unicode
 from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
@@ -203,10 +204,9 @@ class Warehouse:
         names.create_database(self._storage, path.database, self._world)
         for _ in range(_NAME_RACES_MAX):
             pointer = names.resolve(self._storage, path)
-            existing = self._open(path, pointer.uuid) if pointer.uuid else None
-            if existing is not None:
+            if not free(self._storage, self._world, path, pointer):
                 if if_not_exists:
-                    return existing
+                    return self.table(str(path))
                 raise TableExistsError(
                     f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
                 )
@@ -257,13 +257,33 @@ class Warehouse:
                 return False
             raise self._not_found(path)
 
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            return () if state.dropped else (Drop(),)
-
-        table.log.commit(plan)
+        table.log.commit(lambda state, _: (Drop(),) if is_named(state, path) else ())
+        if not table.log.state.dropped:  # renamed since it was opened
+            if if_exists:
+                return False
+            raise self._not_found(path)
         with suppress(StorageError):  # the table is dropped; a pointer to a dropped table means nothing
             names.point(self._storage, path, pointer, None, self._world)
         return True
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
+
+        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Whoever has
+        the table open goes on; streams that look it up by its old name end with `TableNotFoundError`, which says the
+        new one. The old name is free at once.
+
+        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` where the new name is taken.
+        """
+        path = parse_table_name(old).require_table("rename")
+        target = parse_table_name(new).require_table("rename to")
+        table = self.table(str(path))
+        self._known_database(target.database)
+        if not rename(self._storage, self._world, table.log, path, target):
+            raise TableExistsError(
+                f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
+            )
+        names.create_database(self._storage, target.database, self._world)  # if it was dropped meanwhile
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -303,7 +323,7 @@ class Warehouse:
     def _open(self, path: TablePath, uuid: str) -> Table | None:
         table = Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
         try:
-            return None if table.log.refresh().dropped else table
+            return table if is_named(table.log.refresh(), path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone
             return None
 
@@ -327,7 +347,19 @@ class Warehouse:
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
+    def _renamed_to(self, path: TablePath) -> str | None:
+        """The name that a table got which had this one."""
+        pointer = names.resolve(self._storage, path)
+        if pointer.uuid is None:
+            return pointer.moved_to
+        with suppress(TableNotFoundError, CorruptDataError):
+            state = CommitLog(self._storage, pointer.uuid, self._world).refresh()
+            return None if state.dropped else state.name
+        return None
+
     def _not_found(self, path: TablePath) -> StreamhouseError:
+        if (moved_to := self._renamed_to(path)) is not None:
+            return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
         known = self.tables()
         near = nearest(str(path), known)
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"

@@ -56,6 +56,12 @@ def wh(golden) -> Warehouse:
     return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
+LATER_ACTIONS = {
+    "truncate": ('{"type": "truncate", "offsets": {"0": 7, "1": 0}}', actions.Truncate({0: 7, 1: 0})),
+    "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
+}
+
+
 def test_every_kind_of_file_and_action_is_there():
     framed = {json.loads(d.split(b"\n", 1)[0])["streamhouse"] for d in FILES.values() if d.startswith(b"{")}
     assert framed == {*KINDS, "manifest"}
@@ -63,7 +69,15 @@ def test_every_kind_of_file_and_action_is_there():
     assert {FILES[k][:6] for k in FILES if k.endswith(".arrow")} == {b"ARROW1"}
     found = {a["type"] for k in FILES if "/commits/" in k or "/manifests/" in k for a in actions_of(k)}
     source = Path(actions.__file__).read_text(encoding="utf-8")
-    assert found == set(re.findall(r'case "(\w+)":', source)), "an action of version 1 has no golden record"
+    known = set(re.findall(r'case "(\w+)":', source))
+    assert found == known - set(LATER_ACTIONS), "an action of version 1 has no golden record"
+
+
+@pytest.mark.parametrize("name", LATER_ACTIONS)
+def test_actions_that_came_after_the_golden_files_are_read_and_written_alike(name):
+    text, action = LATER_ACTIONS[name]
+    assert actions.action_from_json(json.loads(text), memoryview(b"")) == action
+    assert json.dumps(actions.action_to_json(action, Payload())) == text
 
 
 def actions_of(key: str) -> list[dict]:
@@ -174,7 +188,7 @@ class TestWriting:
 
         names.create_warehouse(store, Given(header("warehouse", "streamhouse.json")["id"]))
         for database in EXPECTED["databases"]:
-            names.create_database(store, database)
+            names.create_database(store, database, sim_world(0))
         for path in (TablePath("default", "manifested"), TablePath("sales", "dropped"), TablePath("sales", "orders")):
             pointer = names.NamePointer(0, None)
             while (key := f"{path.database}/{path.table}/names/{pointer.number + 1:08d}.json") in FILES:

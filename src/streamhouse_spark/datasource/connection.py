@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from streamhouse_spark import options
 from streamhouse_spark.log import names
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.renaming import is_named
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
@@ -47,7 +48,7 @@ class Connection:
         if process.tables:  # a table that this process had open is only read on
             pointer = names.resolve(process.warehouse.storage, path)
             known = process.tables.get(pointer.uuid or "")
-            if known is not None and not known.refresh().dropped:
+            if known is not None and is_named(known.refresh(), path):
                 return known
         table = process.warehouse.table(str(path))
         process.keep(table)

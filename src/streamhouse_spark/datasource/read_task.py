@@ -55,7 +55,8 @@ def _read_offsets(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A trimmed range from the lake. With ``skip``, what the lake does not hold is found by halving, and left out."""
     try:
-        yield from table.open_lake().read_offsets(bucket, offsets, columns=plan.schema.names)
+        lake = table.open_lake().with_schema(plan.schema)  # this process may know an older schema of the table
+        yield from lake.read_offsets(bucket, offsets)
     except OffsetsTrimmedError:  # raised before the first row
         if not skip:
             raise

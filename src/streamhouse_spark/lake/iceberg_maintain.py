@@ -58,6 +58,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
+    _require_known_columns(place, table)
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     with lake_metadata(table.location()):
@@ -80,6 +81,16 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
+
+
+def _require_known_columns(place: IcebergPlace, table: Table) -> None:
+    """Files are written again in the table's columns: others would be lost."""
+    unknown = [field.name for field in table.schema().fields if place.spec.schema.find(field.name) is None]
+    if unknown:
+        raise CommitConflictError(
+            f"lake table {table.location()} has the columns {', '.join(unknown)}, which {place.spec.path} did not have "
+            "when it was opened; try again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

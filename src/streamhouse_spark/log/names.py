@@ -3,6 +3,11 @@
 A table *is* its uuid; a name is a chain of put-if-absent pointers of which the last one counts. **Commit point** of
 creating a name: the pointer. Of dropping a table: the drop record in its log; the pointer to nothing follows, and a
 pointer that still names a dropped table means nothing, so a crash between the two is no state of its own.
+
+A pointer counts only while the table itself has that name, so renaming has one **commit point**, the rename record in
+the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it; a crash
+anywhere leaves one name that works. Who takes a name whose pointer does not count ends the renaming that may be under
+way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.renaming`.
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ class NamePointer:
 
     number: int
     uuid: str | None
+    moved_to: str | None = None
+    """The name that the table got, where renaming let this one mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +105,9 @@ def point_database(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
     """Let the database be this from now on, if it still is ``previous``. False when another was faster."""
-    attempt = world.ids.new_uuid()
-    header = {"name": previous.name, "exists": exists, "comment": comment, "attempt": attempt}
+    header: dict[str, Any] = {"name": previous.name}
+    if previous.number or comment is not None:  # the first file says no more than that the database exists
+        header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
     failure: StorageError | None = None
     try:
         storage.put_if_absent(database_key(previous.name, previous.number + 1), encode_frame("database", header))
@@ -109,7 +117,7 @@ def point_database(
     stored = _read_database(storage, previous.name, previous.number + 1)
     if stored is None:
         raise failure
-    return bool(stored.get("attempt") == attempt)
+    return stored == header
 
 
 def _read_database(storage: Storage, database: str, number: int) -> dict[str, Any] | None:
@@ -145,7 +153,7 @@ def resolve(storage: Storage, path: TablePath) -> NamePointer:
     """What the name means now: the last pointer of its chain."""
     pointer = NamePointer(0, None)
     while (following := _read_pointer(storage, path, pointer.number + 1)) is not None:
-        pointer = NamePointer(pointer.number + 1, following["uuid"])
+        pointer = NamePointer(pointer.number + 1, following["uuid"], following.get("moved_to"))
     return pointer
 
 
@@ -157,11 +165,22 @@ def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...
     return tuple(dict.fromkeys(u for u in found if u is not None and u != uuid))
 
 
-def point(storage: Storage, path: TablePath, previous: NamePointer, uuid: str | None, world: World) -> bool:
+def point(
+    storage: Storage,
+    path: TablePath,
+    previous: NamePointer,
+    uuid: str | None,
+    world: World,
+    *,
+    moved_to: TablePath | None = None,
+) -> bool:
     """Let the name mean ``uuid`` from now on, if it still means ``previous``. False when another was faster."""
     number = previous.number + 1
     attempt = world.ids.new_uuid()
-    data = encode_frame("name", {"name": str(path), "uuid": uuid, "attempt": attempt})
+    header = {"name": str(path), "uuid": uuid, "attempt": attempt}
+    if moved_to is not None:
+        header["moved_to"] = str(moved_to)
+    data = encode_frame("name", header)
     failure: StorageError | None = None
     try:
         storage.put_if_absent(name_key(path, number), data)

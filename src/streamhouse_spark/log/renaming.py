@@ -1,0 +1,100 @@
+"""Giving a table another name, and taking names that a renaming may be after. **Commit point:** the rename record.
+
+What could go wrong is that a renamer puts the pointer of the new name and sleeps, somebody else takes the name, because
+its pointer does not count yet, and the renamer wakes up and commits: the table would have a name that means another
+table. So whoever takes such a name first stores a rename record with the table's own name in that table's log, and the
+renamer's record is planned only where no rename record came since it began.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, StorageError, TableNotFoundError
+from streamhouse_spark.log import names
+from streamhouse_spark.log.actions import Action, Rename
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.names import NamePointer
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+RACES_MAX = 20
+
+
+def is_named(state: TableState, path: TablePath) -> bool:
+    """Whether a pointer of this name to the table counts."""
+    return not state.dropped and state.name == str(path)
+
+
+def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
+    """Make sure that the name means no table, and that no renaming gives it to the one it points to.
+
+    False where it means one. A table that is damaged keeps its name.
+    """
+    if pointer.uuid is None:
+        return True
+    log = CommitLog(storage, pointer.uuid, world)
+    try:
+        if is_named(log.refresh(), path):
+            return False
+        log.commit(lambda state, _: () if state.dropped or is_named(state, path) else (Rename(state.name),))
+        return not is_named(log.state, path)
+    except TableNotFoundError:  # dropped, or so long ago that its files are gone
+        return True
+    except CorruptDataError as error:
+        logger.warning("the name %s points to a damaged table and stays taken: %s", path, error)
+        return False
+
+
+def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: TablePath) -> bool:
+    """Give the table the new name. False where that means another table.
+
+    Raises `TableNotFoundError` where the table has no longer the old name, `CommitConflictError` when others keep
+    taking the new one and leaving it. After `StorageError` and `CommitStateUnknownError` the table has one of the two
+    names; renaming again is safe.
+    """
+    old_pointer = names.resolve(storage, old)
+    for _ in range(RACES_MAX):
+        begun = log.refresh()
+        _require_name(begun, old)
+        pointer = names.resolve(storage, new)
+        if not free(storage, world, new, pointer):
+            return False
+        if pointer.uuid == begun.table_uuid:
+            begun = log.refresh()  # an earlier renaming of this table that got no further: it was just ended
+            _require_name(begun, old)
+        if not names.point(storage, new, pointer, begun.table_uuid, world):
+            continue
+        if _commit(log, begun, old, new):
+            with suppress(StorageError):  # the old name's pointer counts no longer
+                names.point(storage, old, old_pointer, None, world, moved_to=new)
+            return True
+    raise CommitConflictError(f"renaming {old} to {new} lost {RACES_MAX} races for the name; try again")
+
+
+def _require_name(state: TableState, path: TablePath) -> None:
+    if not is_named(state, path):
+        raise TableNotFoundError(
+            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'} ; nothing was changed"
+        )
+
+
+def _commit(log: CommitLog, begun: TableState, old: TablePath, new: TablePath) -> bool:
+    """Whether this renaming happened: nobody renamed the table, or took the new name, since it began."""
+    happened = False
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        nonlocal happened
+        happened = state.named == begun.named
+        if happened:
+            _require_name(state, old)
+        return (Rename(str(new)),) if happened else ()
+
+    log.commit(plan)
+    return happened
