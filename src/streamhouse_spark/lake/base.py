@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +15,17 @@ import pyarrow.compute as pc
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.scan_files import LakeScan
+
 COMMIT_USER = "__streamhouse_lake_tiering"
 """``commit-user`` of our snapshots, and the name of the tag that keeps the newest of them from being expired."""
+
+NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 
 Filter: TypeAlias = "pc.Expression | None"
 Predicate: TypeAlias = tuple[str, str, Any]
 """``(column, operator, value)`` with one of ``= != < <= > >= in``, or with ``is null`` or ``not null`` and None.
-NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
-
 
 Predicates decide which files are planned; rows are filtered by whoever reads them.
 """
@@ -38,17 +41,17 @@ class LakeSnapshot:
     id: int
     offsets: Mapping[int, int]
     timestamp_ms: int
+    starts: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
-    starts: Mapping[int, int] = field(default_factory=dict)
             "id": self.id,
             "offsets": {str(b): o for b, o in self.offsets.items()},
             "timestamp_ms": self.timestamp_ms,
+            "starts": {str(b): o for b, o in self.starts.items()},
         }
 
     @classmethod
-            "starts": {str(b): o for b, o in self.starts.items()},
     def from_json(cls, value: Mapping[str, Any]) -> LakeSnapshot:
         offsets, starts = ({int(b): o for b, o in value[name].items()} for name in ("offsets", "starts"))
         return cls(value["id"], offsets, value["timestamp_ms"], starts)
@@ -224,11 +227,19 @@ class ExpireReport:
     files: tuple[str, ...] = ()
 
 
+def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Buckets that a mapping leaves out are at 0."""
+    return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})
+
+
 class LakeTable(Protocol):
     """The lake table of one streamhouse table. Every call looks at the newest state of the lake."""
 
+    def with_schema(self, schema: TableSchema) -> Self:
+        """The same lake table, for the table as it is with another of its schemas."""
+
     def create_or_adopt(self) -> None:
-        """Make the lake table exist and fit.
+        """Make the lake table exist and fit: columns that the table has and the lake does not are added to it.
 
         Raises `LakeMismatchError` with the difference when a table at its place does not fit.
         """
@@ -243,6 +254,9 @@ class LakeTable(Protocol):
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         """Raises `SnapshotExpiredError`."""
+
+    def snapshot_by_name(self, name: str) -> LakeSnapshot:
+        """The snapshot of a tag or branch. Raises `SnapshotExpiredError`."""
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
@@ -274,6 +288,9 @@ class LakeTable(Protocol):
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
 
+        ``starts`` are where the log's table begins. Where the lake's are others, the table was truncated: the same
+        snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
+
         Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved,
         `LakeRolledBackError`, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
@@ -285,11 +302,16 @@ class LakeTable(Protocol):
         columns: Sequence[str] | None = None,
         predicates: Sequence[Predicate] = (),
         schema: TableSchema | None = None,
-        ``starts`` are where the log's table begins. Where the lake's are others, the table was truncated: the same
-        snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
-
     ) -> LakePlan:
         """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
+
+    def scan_files(
+        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+    ) -> LakeScan:
+        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``.
+
+        Raises as `plan_read` does.
+        """
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

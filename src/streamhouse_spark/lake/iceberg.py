@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
 from streamhouse_spark.lake.iceberg_offsets import FoundOffsets, newest_offsets, offsets_at
@@ -43,6 +45,7 @@ from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, write_c
 from streamhouse_spark.lake.iceberg_write import write_files
 from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_offsets, read_split, read_whole
+from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -63,6 +66,13 @@ class IcebergLake:
         world: World | None = None,
     ) -> None:
         self.place = IcebergPlace(storage, spec, settings=settings, world=world)
+
+    def with_schema(self, schema: TableSchema) -> IcebergLake:
+        if schema == self.place.spec.schema:
+            return self
+        lake = copy(self)
+        lake.place = self.place.with_schema(schema)
+        return lake
 
     def exists(self) -> bool:
         return self.place.exists()
@@ -170,8 +180,6 @@ class IcebergLake:
         splits = plan_splits(table, snapshot, iceberg_filter(predicates, lake, metadata.schema()))
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
-    def read_split(
-        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     def scan_files(
         self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
     ) -> LakeScan:
@@ -184,6 +192,8 @@ class IcebergLake:
         files = scan_files(table, snapshot, lake, statistics_of, self.place.spec.num_buckets)
         return LakeScan(snapshot_id, how, files, same_by_name(table.metadata, how))
 
+    def read_split(
+        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 

@@ -101,7 +101,7 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
     """Whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
-    return _plain(iceberg_type(arrow, itertools.count())) == _plain(field_type)
+    return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 
 def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
@@ -199,12 +199,13 @@ def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 # -- does an existing table fit? --------------------------------------------------------------------------------------
 
 
-def differences(metadata: TableMetadata, schema: TableSchema, spec: PartitionSpec, spec_schema: Schema) -> list[str]:
-    """What keeps the lake table from being the one for ``schema``; empty when it fits."""
+def differences(
+    metadata: TableMetadata, lake: Schema, schema: TableSchema, spec: PartitionSpec, spec_schema: Schema
+) -> list[str]:
+    """What keeps the lake table, with the columns ``lake``, from being the one for ``schema``; empty when it fits."""
     found = []
     if metadata.format_version != FORMAT_VERSION:
         found.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    lake = metadata.schema()
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in schema.columns:
         field = by_name.pop(column.name.casefold(), None)
@@ -212,8 +213,8 @@ def differences(metadata: TableMetadata, schema: TableSchema, spec: PartitionSpe
         if field is None:
             found.append(f"column '{column.name}' ({expected}) is missing")
             continue
-        if _plain(field.field_type) != _plain(expected):
-            found.append(f"column '{column.name}' is {_plain(field.field_type)}, expected {_plain(expected)}")
+        if plain_type(field.field_type) != plain_type(expected):
+            found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
         if field.required and column.nullable:
             found.append(f"column '{column.name}' is required, expected optional")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
@@ -223,13 +224,13 @@ def differences(metadata: TableMetadata, schema: TableSchema, spec: PartitionSpe
     return found
 
 
-def _plain(field_type: ice.IcebergType) -> str:
+def plain_type(field_type: ice.IcebergType) -> str:
     """The type without field ids."""
     match field_type:
         case ice.ListType():
-            return f"list<{_plain(field_type.element_type)}>"
+            return f"list<{plain_type(field_type.element_type)}>"
         case ice.MapType():
-            return f"map<{_plain(field_type.key_type)}, {_plain(field_type.value_type)}>"
+            return f"map<{plain_type(field_type.key_type)}, {plain_type(field_type.value_type)}>"
         case ice.StructType():
-            return f"struct<{', '.join(f'{f.name}: {_plain(f.field_type)}' for f in field_type.fields)}>"
+            return f"struct<{', '.join(f'{f.name}: {plain_type(f.field_type)}' for f in field_type.fields)}>"
     return str(field_type)
