@@ -1,4 +1,4 @@
-"""``ls``, ``describe``, ``create``, ``alter``, ``drop``: tables and what they are."""
+"""``ls``, ``describe``, ``create``, ``alter``, ``drop``, ``truncate``: tables and what they are."""
 
 from __future__ import annotations
 
@@ -298,3 +298,34 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         raise click.Abort
     dropped = warehouse.drop_table(table, if_exists=if_exists)
     session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {what}", markup=False))
+
+
+@click.command(
+    "truncate",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse truncate sales.orders --dry-run
+streamhouse -w ./warehouse truncate sales.orders --yes
+""",
+)
+@click.argument("table")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.pass_obj
+def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
+    """Remove all rows of a table, after asking; the table itself stays.
+
+    Reads find no rows at once, and open streams fail with a message. The next tiering round empties the lake table,
+    whose older snapshots stay readable until they expire.
+    """
+    parse_table_name(table).require_table("truncate")
+    opened = session.warehouse.table(table)
+    facts = described(opened)
+    what = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
+    if dry_run:
+        session.output.document({**facts, "truncated": False}, lambda c: c.print(f"would remove {what}", markup=False))
+        return
+    if not yes and not click.confirm(f"remove {what}?", err=True):
+        raise click.Abort
+    opened.truncate()
+    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {what}", markup=False))

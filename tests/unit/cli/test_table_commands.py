@@ -180,3 +180,22 @@ def test_drop_with_yes_and_if_exists(run, warehouse, orders):
 def test_suffixed_names_are_read_only(run, orders):
     assert run("drop", "sales.orders$lake", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
     assert run("alter", "sales.orders$lake", "--set", "table.log.ttl=1d", code=1).stderr.startswith("INVALID_NAME: ")
+
+
+def test_truncate_asks_and_can_be_told(run, warehouse, orders):
+    table = warehouse.table("sales.orders")
+    table.append([{"order_id": 1}])
+    assert (
+        "would remove all 1 rows of sales.orders (0 of them in the lake)"
+        in run("truncate", "sales.orders", "--dry-run").stdout
+    )
+    refused = run("truncate", "sales.orders", stdin="n\n", code=1)
+    assert "remove all 1 rows of sales.orders" in refused.stderr
+    run("truncate", "sales.orders", code=1)  # nobody answers
+    assert table.to_arrow().num_rows == 1
+    run("truncate", "sales.orders", stdin="y\n")
+    assert table.to_arrow().num_rows == 0
+    assert run("truncate", "sales.orders", "--yes", "-o", "json").document["truncated"] is True
+    (listed,) = run("ls", "-o", "json").lines
+    assert (listed["rows"], listed["lake_rows"], listed["lag"]) == (0, 0, 0)
+    assert run("truncate", "sales.orders$lake", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
