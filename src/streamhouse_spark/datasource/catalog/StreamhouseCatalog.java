@@ -401,7 +401,9 @@ public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, Fun
 
   @Override
   public void renameTable(Identifier from, Identifier to) throws NoSuchTableException, TableAlreadyExistsException {
-    ObjectNode arguments = named(from).put("to_database", oneName(to.namespace())).put("to_table", to.name());
+    String[] namespace = to.namespace(); // Spark leaves the catalog's name in it where the statement says it
+    if (namespace.length == 2 && namespace[0].equals(name)) namespace = new String[] {namespace[1]};
+    ObjectNode arguments = named(from).put("to_database", oneName(namespace)).put("to_table", to.name());
     try {
       ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
     } catch (Refused refused) {
@@ -1342,7 +1344,9 @@ final class TableScan
   public PartitionReaderFactory createReaderFactory() {
     boolean hasHot = plan().get("hot").size() > 0;
     if (hasHot && hotBatch == null) planInputPartitions();
-    PartitionReaderFactory parquet = plan().get("native").size() > 0 ? parquetFactory() : null;
+    boolean hasFiles = false;
+    for (JsonNode group : plan().get("native")) hasFiles |= group.get("files").size() > 0;
+    PartitionReaderFactory parquet = hasFiles ? parquetFactory() : null;
     return new MixedReaderFactory(hasHot ? hotBatch.createReaderFactory() : null, parquet, required.length());
   }
 
@@ -1420,6 +1424,11 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     return partition instanceof PythonInputPartition;
   }
 
+  /** Of a bucket without rows. */
+  private static boolean isEmpty(InputPartition partition) {
+    return partition instanceof FilePartition && ((FilePartition) partition).files().length == 0;
+  }
+
   /** One answer for all partitions of a scan, as Spark demands: columns unless Spark's Parquet reader gives rows. */
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
@@ -1429,18 +1438,35 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   @Override
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
+    if (isEmpty(inner)) return new NoRows<>();
     return isHot(inner) ? new HotRows(batches(inner)) : parquet.createReader(inner);
   }
 
   @Override
   public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
+    if (isEmpty(inner)) return new NoRows<>();
     return isHot(inner) ? batches(inner) : parquet.createColumnarReader(inner);
   }
 
   private HotBatches batches(InputPartition partition) {
     return new HotBatches(hot.createReader(partition), columns);
   }
+}
+
+final class NoRows<T> implements PartitionReader<T> {
+  @Override
+  public boolean next() {
+    return false;
+  }
+
+  @Override
+  public T get() {
+    throw new IllegalStateException("there are no rows");
+  }
+
+  @Override
+  public void close() {}
 }
 
 /** Arrow batches from Python: each row that arrives is one Arrow IPC stream of one batch. */
