@@ -46,13 +46,15 @@ class LogPiece:
 @dataclass(frozen=True, slots=True)
 class LakePiece:
     split: LakeSplit
+    bucket: int | None = None
+    """Of all its rows, where that is known."""
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "lake", "split": self.split.to_json()}
+        return {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "log":
             return LogPiece(LogSplit.from_json(data["split"]))
         case "lake":
-            return LakePiece(LakeSplit.from_json(data["split"]))
+            return LakePiece(LakeSplit.from_json(data["split"]), data["bucket"])
         case "offsets":
             return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
         case _:

@@ -12,9 +12,11 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, OffsetsPiece, Piece, ReadPlan, ViewPiece
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.base import LakeProjection
+from streamhouse_spark.lake.files import FileAccess, lake_files
+from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
-from streamhouse_spark.log.metadata_columns import add_metadata, with_metadata
+from streamhouse_spark.log.metadata_columns import add_metadata, add_places, with_metadata
 from streamhouse_spark.log.scan import read_split
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.table import Table
@@ -39,15 +41,29 @@ def _read(
         case LogPiece(split):
             for found in read_split(table.storage, split, plan.schema):
                 yield with_metadata(found, metadata) if metadata else found.batch
-        case LakePiece(split):
+        case LakePiece(split, _):
             assert plan.projection is not None
             files = lake_files(table.storage, table.settings, split.location)
-            yield from read_lake_split(files, split, plan.projection)
+            if metadata:
+                yield from _read_lake_places(files, table.uuid, piece, plan.projection, metadata)
+            else:
+                yield from read_lake_split(files, split, plan.projection)
         case OffsetsPiece(bucket, offsets):
             for base_offset, batch in _read_offsets(table, plan, bucket, offsets, skip=not fail_on_data_loss):
                 yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch
         case ViewPiece(suffix):
             yield from _read_view(table, suffix)
+
+
+def _read_lake_places(
+    files: FileAccess, table_uuid: str, piece: LakePiece, projection: LakeProjection, metadata: Sequence[pa.Field]
+) -> Iterator[pa.RecordBatch]:
+    """Lake rows with their places in the log: null where another engine wrote the file."""
+    ours = offset_file(files, piece.split.location, table_uuid)
+    offsets = ours.runs.offsets() if ours is not None else None
+    bucket = ours.bucket if ours is not None else piece.bucket
+    for numbers, batch in read_numbered(files, piece.split, projection):
+        yield add_places(batch, metadata, bucket, None if offsets is None else pa.array(offsets[numbers]))
 
 
 def _read_offsets(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,7 @@ def _read(
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         _require_rows(file, split, groups)
         deleted = _deleted_positions(files, split)
-        position = sum(file.metadata.row_group(i).num_rows for i in range(groups.start)) if len(deleted) else 0
+        position = _rows_before(file, groups) if len(deleted) else 0
         for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
             rows = columns.project(batch)
             if len(deleted):
@@ -61,6 +61,26 @@ def _read(
             # As a table: pyarrow's filter of a record batch fails where no row is left.
             left = [rows] if filter is None else pa.Table.from_batches([rows]).filter(filter).to_batches()
             yield from (part for part in left if part.num_rows)
+
+
+def read_numbered(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """What `read_split` gives, each batch with the numbers that its rows have in the file."""
+    with _opened(files, split.location) as file:
+        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        position = _rows_before(file, groups)
+    deleted = _deleted_positions(files, split)
+    for batch in _read(files, replace(split, position_deletes=()), projection, None, whole=False):
+        kept = _kept(deleted, position, batch.num_rows)
+        numbers = np.arange(position, position + batch.num_rows)[kept.to_numpy(zero_copy_only=False)]
+        position += batch.num_rows
+        if len(numbers):
+            yield numbers, batch.filter(kept)
+
+
+def _rows_before(file: pq.ParquetFile, groups: range) -> int:
+    return sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
 
 
 class _FileColumns:

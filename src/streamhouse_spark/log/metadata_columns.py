@@ -34,14 +34,26 @@ def add_metadata(
     batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
 ) -> pa.RecordBatch:
     """``times_us`` None means that the commit times are no longer known (rows read back from the lake)."""
+    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if LOG_OFFSET in fields else None
+    return add_places(batch, fields, bucket, offsets, times_us)
+
+
+def add_places(
+    batch: pa.RecordBatch,
+    fields: Sequence[pa.Field],
+    bucket: int | None,
+    offsets: pa.Array | None,
+    times_us: pa.Array | None = None,
+) -> pa.RecordBatch:
+    """As `add_metadata`, with an offset for each row; None is not known, and null in the rows."""
     rows = batch.num_rows
-    if times_us is None:
-        times_us = pa.nulls(rows, pa.int64())
     values = {
         CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows),
-        BUCKET.name: lambda: pa.array(np.full(rows, bucket, np.int32)),
-        LOG_OFFSET.name: lambda: pa.array(np.arange(base_offset, base_offset + rows)),
-        COMMIT_TIMESTAMP.name: lambda: times_us.cast(COMMIT_TIMESTAMP.type),
+        BUCKET.name: lambda: pa.repeat(pa.scalar(bucket, pa.int32()), rows),
+        LOG_OFFSET.name: lambda: pa.nulls(rows, pa.int64()) if offsets is None else offsets,
+        COMMIT_TIMESTAMP.name: lambda: (pa.nulls(rows, pa.int64()) if times_us is None else times_us).cast(
+            COMMIT_TIMESTAMP.type
+        ),
     }
     arrays = [values[f.name]() for f in fields]
     return pa.RecordBatch.from_arrays([*arrays, *batch.columns], schema=with_fields(fields, batch.schema))

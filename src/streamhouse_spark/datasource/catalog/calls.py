@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog import databases, scan, tables
+from streamhouse_spark.datasource.catalog import aggregates, databases, scan, tables
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import StreamhouseError
@@ -34,6 +34,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "partition_values": tables.partition_values,
     "load": scan.load,
     "plan": scan.plan,
+    "aggregate": aggregates.aggregate,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ def pack(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int
 
 
 def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int, num_buckets: int) -> Groups:
-    """Groups of one bucket each; a bucket without rows has an empty one."""
+    """Groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python task."""
     native_groups: list[tuple[NativeUnit, ...]] = []
     hot_groups: list[tuple[HotUnit, ...]] = []
     native_buckets: list[int | None] = []
@@ -49,19 +49,14 @@ def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_
     for bucket in range(num_buckets):
         files = [unit for unit in native if unit.bucket == bucket]
         pieces = [unit for unit in hot if unit.bucket == bucket]
-        for file_group in packed(files, target_bytes) if files else ():
+        empty: list[list[NativeUnit]] = [] if pieces else [[]]
+        for file_group in packed(files, target_bytes) if files else empty:
             native_groups.append(tuple(file_group))
             native_buckets.append(bucket)
-        for group in _or_one_empty(pieces, target_bytes, is_needed=not files):
+        for group in packed(pieces, target_bytes) if pieces else ():
             hot_groups.append(tuple(group))
             hot_buckets.append(bucket)
     return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
-
-
-def _or_one_empty(pieces: Sequence[HotUnit], target_bytes: int, *, is_needed: bool) -> Iterable[Sequence[HotUnit]]:
-    if pieces:
-        return packed(pieces, target_bytes)
-    return [[]] if is_needed else []
 
 
 def within_limit(
@@ -75,7 +70,7 @@ def within_limit(
             return native[:count], ()
     rows = 0
     for count, unit_ in enumerate(hot, start=1):
-        rows += unit_.num_rows if unit_.rows_are_exact else 0
+        rows += unit_.num_rows if unit_.is_exact else 0
         if rows >= limit:
             return (), hot[:count]
     return native, hot

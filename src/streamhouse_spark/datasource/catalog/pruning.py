@@ -62,9 +62,9 @@ def _segment_bounds(
     keys = [_current(state.schema, written, name) for name in state.partition_by]
     for values in segment.partitions:
         exact = {
-            column.name: exactly(_stored_value(value, column.type))
+            column.name: exactly(stored_value(value, column.type))
             for column, value in zip(keys, values, strict=True)
-            if column is not None and (value is None or _stored_value(value, column.type) is not None)
+            if column is not None and (value is None or stored_value(value, column.type) is not None)
         }
         yield {**bounds, **exact}
 
@@ -92,13 +92,13 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
     low, high, nulls = stats
     if low is None:
         return ONLY_NULLS
-    low, high = _stored_value(low, data_type), _stored_value(high, data_type)
+    low, high = stored_value(low, data_type), stored_value(high, data_type)
     if low is None or high is None:
         return Bounds(may_be_null=bool(nulls), may_have_value=nulls < num_rows)
     return Bounds(ordered(low), ordered(high), may_be_null=bool(nulls), may_have_value=nulls < num_rows)
 
 
-def _stored_value(value: Any, data_type: pa.DataType) -> Any:
+def stored_value(value: Any, data_type: pa.DataType) -> Any:
     """A value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
     try:
         match family_of(data_type):

@@ -26,12 +26,12 @@ from streamhouse_spark.datasource.catalog.pins import ReadPin, pin_of, pinned
 from streamhouse_spark.datasource.catalog.predicate_tree import parse_filters
 from streamhouse_spark.datasource.catalog.pruning import METADATA_TYPES, column_types
 from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
-from streamhouse_spark.datasource.catalog.sources import Question, Sources, sources_of
+from streamhouse_spark.datasource.catalog.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.table_description import properties_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.datasource.catalog.units import narrowest
+from streamhouse_spark.datasource.catalog.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import partition_bytes
+from streamhouse_spark.datasource.pieces import ReadPlan
 from streamhouse_spark.datasource.planning import row_bytes
 from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
@@ -108,26 +108,26 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     available = with_fields(METADATA_COLUMNS if pin.suffix is None else (), _columns(table, state, pin))
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
-    asked = Question(
-        table,
-        state,
-        pin,
-        options,
-        columns=_read_columns(state.schema, columns),
-        with_metadata=any(name in METADATA_TYPES for name in columns),
-        node=parse_filters(filters, column_types(state.schema)),
-        native_schemes=tuple(args.get("native_schemes") or ()),
+    read = _read_columns(state.schema, columns)
+    node = parse_filters(filters, column_types(state.schema))
+    found = sources_of(Question(table, state, pin, options, read, node))
+    metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
+    cores = max(1, args.get("parallelism") or 1)
+    units = units_of(
+        found,
+        read,
+        native_schemes=() if metadata else tuple(args.get("native_schemes") or ()),
+        parallelism=cores,
     )
-    found = sources_of(asked)
-    groups = _packed(asked, found, limit=None if filters else args.get("limit"), parallelism=args.get("parallelism"))
+    groups = _groups(table, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = HotPlan(
         pin.name,
         columns,
         json.loads(schema.json()),
-        tuple(name for name in METADATA_TYPES if name in columns) if pin.suffix in (None, CHANGELOG) else (),
+        metadata,
         options.fail_on_data_loss,
-        found.plan(table),
+        ReadPlan(table.name, table.uuid, state.schema.select(read), (), found.lake.projection if found.lake else None),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
     return {**groups_to_json(groups), "read": hot.to_text()}
@@ -138,14 +138,11 @@ def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 
-def _packed(asked: Question, found: Sources, *, limit: int | None, parallelism: int | None) -> Groups:
-    cores = max(1, parallelism or 1)
-    target_bytes = partition_bytes([found], cores)
-    native, hot = found.native_units(target_bytes), found.hot_units(target_bytes)
+def _groups(table: Table, pin: ReadPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
     if limit is not None:
-        return pack(*within_limit(native, hot, limit), target_bytes)
-    num_buckets = asked.state.num_buckets
-    has_key = len(asked.table.properties.bucket_key) == 1 and num_buckets > 1 and asked.pin.suffix in (None, LAKE)
-    if has_key and can_be_keyed(native, hot, num_buckets=num_buckets, parallelism=cores):
-        return pack_by_bucket(native, hot, target_bytes, num_buckets)
-    return pack(native, hot, target_bytes)
+        return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
+    num_buckets = table.num_buckets
+    has_key = len(table.properties.bucket_key) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
+    if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
+        return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
+    return pack(units.native, units.hot, units.target_bytes)

@@ -10,7 +10,16 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from streamhouse_spark.datasource.pieces import Piece
+from streamhouse_spark.datasource.catalog.sources import Sources, bucket_of
+from streamhouse_spark.datasource.pieces import (
+    LakePiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    ViewPiece,
+    cut_pieces,
+    partition_bytes,
+)
 from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.schema import TableSchema
 
@@ -44,7 +53,79 @@ class HotUnit:
     bucket: int | None
     num_rows: int
     size_bytes: int
-    rows_are_exact: bool = True
+    is_exact: bool
+    """Whether it has exactly so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All units of a scan."""
+
+    native: list[NativeUnit]
+    hot: list[HotUnit]
+    target_bytes: int
+    """How large a group should be."""
+
+
+def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequence[str], parallelism: int) -> Units:
+    """The sources in parts that groups can be made of. Without ``native_schemes`` Python reads all of them."""
+    files = sources.lake.files if sources.lake is not None else ()
+    paths = [_native_path(file, sources, columns, native_schemes) for file in files]
+    of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
+    pieces: list[tuple[Piece, int | None, float]] = [
+        (LakePiece(split, file.bucket), file.bucket, of_lake)
+        for file, path in zip(files, paths, strict=True)
+        if path is None
+        for split in file.splits()
+    ]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in sources.pieces)
+    target_bytes = partition_bytes(
+        [*(_Weight(file.size_bytes * of_lake) for file in files), *(_Weight(p.size_bytes * f) for p, _, f in pieces)],
+        parallelism,
+    )
+    native = [
+        unit
+        for file, path in zip(files, paths, strict=True)
+        if path is not None
+        for unit in native_units(file, path, of_lake, target_bytes)
+    ]
+    hot = [
+        _hot_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        for piece, bucket, fraction in pieces
+        for part in cut_pieces([piece], int(target_bytes / fraction))
+    ]
+    return Units(native, hot, target_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    weight_bytes: float
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.weight_bytes)
+
+
+def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schemes: Sequence[str]) -> str | None:
+    """The file's URI, where Spark's own reader gives exactly our rows of it."""
+    assert sources.lake is not None
+    if file.position_deletes or not sources.lake.same_by_name.issuperset(columns):
+        return None
+    return native_path(file.location, schemes)
+
+
+def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> HotUnit:
+    size_bytes = max(1, int(piece.size_bytes * fraction))
+    match piece:
+        case LogPiece(split):
+            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
+        case LakePiece(split, _):
+            is_whole = not split.position_deletes and split.row_groups is None
+            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
+        case OffsetsPiece(_, offsets):
+            return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
+        case ViewPiece():
+            return HotUnit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
 def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) -> Iterator[NativeUnit]:
