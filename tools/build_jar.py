@@ -59,12 +59,15 @@ def pyspark_jars() -> str:
 
 
 def write_jar(entries: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
+    """Replace the jar. A JVM that has the old one open goes on reading that."""
+    partial = JAR.with_suffix(".partial")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as jar:
         for name, data in entries.items():
             info = zipfile.ZipInfo(name, date_time=EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = 0o644 << 16
             jar.writestr(info, data)
+    partial.replace(JAR)
 
 
 def stored_entries() -> dict[str, bytes]:

@@ -123,6 +123,8 @@ import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.ByteType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.DecimalType;
@@ -1366,11 +1368,25 @@ final class TableScan
     builder.pruneColumns(required);
     List<Filter> filters = new ArrayList<>();
     for (Predicate predicate : predicates) {
+      if (comparesFloats(predicate)) continue;
       Option<Filter> filter = PredicateUtils.toV1(predicate);
       if (filter.isDefined()) filters.add(filter.get());
     }
     builder.pushedDataFilters_$eq(builder.pushDataFilters(filters.toArray(new Filter[0])));
     return builder.build().toBatch().createReaderFactory();
+  }
+
+  /** Parquet statistics leave NaN out, which Spark takes for the greatest number: they would hide its rows. */
+  private boolean comparesFloats(Predicate predicate) {
+    for (NamedReference column : predicate.references()) {
+      DataType type = table.schema;
+      for (String name : column.fieldNames()) {
+        if (!(type instanceof StructType) || !Arrays.asList(((StructType) type).fieldNames()).contains(name)) return true;
+        type = ((StructType) type).apply(name).dataType();
+      }
+      if (type instanceof FloatType || type instanceof DoubleType) return true;
+    }
+    return false;
   }
 
   /** Equal scans read the same rows: Spark reuses their exchanges. */

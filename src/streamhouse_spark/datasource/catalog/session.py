@@ -30,7 +30,7 @@ def configured(
 
 def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
     """The configuration keys of the catalog, without the jar."""
-    if not isinstance(catalog, str) or not _NAME.fullmatch(catalog) or catalog == "spark_catalog":
+    if not _NAME.fullmatch(str(catalog)) or catalog == "spark_catalog":
         raise InvalidOptionError(
             f"catalog name {catalog!r} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
         )
