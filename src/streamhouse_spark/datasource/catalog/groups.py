@@ -50,11 +50,11 @@ def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_
         files = [unit for unit in native if unit.bucket == bucket]
         pieces = [unit for unit in hot if unit.bucket == bucket]
         empty: list[list[NativeUnit]] = [] if pieces else [[]]
-        for file_group in packed(files, target_bytes) if files else empty:
-            native_groups.append(tuple(file_group))
+        for files_together in packed(files, target_bytes) if files else [[]] if not pieces else []:
+            native_groups.append(tuple(files_together))
             native_buckets.append(bucket)
-        for group in packed(pieces, target_bytes) if pieces else ():
-            hot_groups.append(tuple(group))
+        for pieces_together in packed(pieces, target_bytes) if pieces else ():
+            hot_groups.append(tuple(pieces_together))
             hot_buckets.append(bucket)
     return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
 
