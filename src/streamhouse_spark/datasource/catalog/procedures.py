@@ -1,0 +1,194 @@
+"""``CALL streamhouse.system.…``: verbs that end quickly. They run beside the driver, without a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streamhouse_spark import ddl
+from streamhouse_spark.datasource.catalog.procedure_arguments import (
+    Parameter,
+    bound,
+    grace_ms_of,
+    struct_json,
+    table_name_of,
+)
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.health import table_health
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.log.cleaning import GRACE_MS, clean
+from streamhouse_spark.maintenance import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.system_tables import bucket_lags
+from streamhouse_spark.table import Table
+from streamhouse_spark.values import nearest
+
+Rows = Sequence[Sequence[Any]]
+
+_TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
+_DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """One procedure: what SHOW PROCEDURES says of it, and what it does with its bound arguments."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    result: str
+    """The columns of its rows, as Spark DDL."""
+    run: Callable[[Connection, Mapping[str, Any]], Rows]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": [parameter.to_json() for parameter in self.parameters],
+            "result": struct_json(ddl.parse_columns(self.result)),
+        }
+
+
+def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """SHOW PROCEDURES, and all that is needed to bind a CALL."""
+    return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
+
+
+def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for a value that cannot be."""
+    name = str(args["name"])
+    procedure = PROCEDURES.get(name.lower())
+    if procedure is None:
+        near = nearest(name, PROCEDURES)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
+        raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
+    arguments = bound(procedure.name, procedure.parameters, args.get("arguments") or {})
+    rows = procedure.run(connection, arguments)
+    return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
+
+
+def _expire_lake_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    lake = _lake_of(table)
+    if given["retain_last"] < 1:
+        raise InvalidOptionError(f"retain_last is {given['retain_last']}, expected at least 1: the newest is in use")
+    keep_ms = grace_ms_of(given["older_than"], SNAPSHOTS_KEPT_MS, table.storage.now_ms())
+    report = lake.expire(keep_last=given["retain_last"], keep_ms=keep_ms, dry_run=given["dry_run"])
+    return [(table.name, len(report.snapshots), len(report.files), given["dry_run"])]
+
+
+def _remove_orphan_files(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    grace_ms = grace_ms_of(given["older_than"], GRACE_MS, table.storage.now_ms())
+    report = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=given["dry_run"])
+    rows = [(key, "condemned") for key in report.condemned] + [(key, "deleted") for key in report.deleted]
+    if table.properties.datalake_enabled:
+        deleted = table.open_lake().remove_orphans(grace_ms=grace_ms, dry_run=given["dry_run"])
+        rows += [(key, "deleted") for key in deleted]
+    return [(key, action, given["dry_run"]) for key, action in rows]
+
+
+def _drop_consumer(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    consumer_id = given["consumer_id"]
+    known = table.refresh().consumers
+    if consumer_id not in known:
+        near = nearest(consumer_id, known)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+        raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
+    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(known[consumer_id].offsets.items())})
+    if not given["dry_run"]:
+        table.move_consumer(consumer_id, None)
+    return [(table.name, consumer_id, offsets, given["dry_run"])]
+
+
+def _table_status(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    if given["table"] is not None:
+        return [_status(connection.table(table_name_of(given["table"])))]
+    return [_status_or_error(connection, name) for name in connection.warehouse().tables()]
+
+
+def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
+    """A damaged table is a row that says so: one must not hide the others."""
+    try:
+        return _status(connection.table(name))
+    except StreamhouseError as error:
+        return (name, *([None] * (len(ddl.parse_columns(_STATUS)) - 2)), str(error))
+
+
+def _status(table: Table) -> Sequence[Any]:
+    state, properties = table.state, table.properties
+    health = table_health(state, properties, table.storage.now_ms())
+    lag = sum(bucket_lags(state).values()) if properties.datalake_enabled else None
+    return (
+        table.name,
+        state.num_rows,
+        state.num_buckets,
+        state.version,
+        sum(segment.size_bytes for segment in state.live_segments()),
+        properties.datalake_format if properties.datalake_enabled else None,
+        state.lake.snapshot_id if state.lake else None,
+        lag,
+        health.untiered_ms if properties.datalake_enabled else None,
+        health.undeleted_ms,
+        ", ".join(sorted(state.consumers)),
+        None,
+    )
+
+
+def _lake_of(table: Table) -> LakeTable:
+    """Raises `InvalidOptionError` where the table has none."""
+    return table.open_lake()
+
+
+_STATUS: Final = (
+    "table string not null, rows bigint, buckets int, commit bigint, log_bytes bigint, lake_format string, "
+    "lake_snapshot bigint, lag_rows bigint, lag_ms bigint, maintenance_overdue_ms bigint, consumers string, "
+    "problem string"
+)
+_OLDER_THAN: Final = "timestamp"
+
+PROCEDURES: Final[Mapping[str, Procedure]] = {
+    procedure.name: procedure
+    for procedure in (
+        Procedure(
+            "expire_lake_snapshots",
+            "Expire old snapshots of a table's lake, and delete the files that only they need",
+            (
+                _TABLE,
+                Parameter("older_than", _OLDER_THAN, "Keep newer snapshots; a day ago where it is null", "NULL"),
+                Parameter("retain_last", "int", "How many of the newest are kept in any case", str(SNAPSHOTS_KEPT)),
+                _DRY_RUN,
+            ),
+            "table string not null, snapshots bigint not null, files bigint not null, dry_run boolean not null",
+            _expire_lake_snapshots,
+        ),
+        Procedure(
+            "remove_orphan_files",
+            "Delete files that nothing needs any more; those of the hot log are condemned first, deleted a day later",
+            (
+                _TABLE,
+                Parameter("older_than", _OLDER_THAN, "Leave newer files alone; a day ago where it is null", "NULL"),
+                _DRY_RUN,
+            ),
+            "file string not null, action string not null, dry_run boolean not null",
+            _remove_orphan_files,
+        ),
+        Procedure(
+            "drop_consumer",
+            "Forget a named consumer, so that the log is no longer kept for it",
+            (_TABLE, Parameter("consumer_id", "string", "The option consumerId of its stream"), _DRY_RUN),
+            "table string not null, consumer_id string not null, offsets string not null, dry_run boolean not null",
+            _drop_consumer,
+        ),
+        Procedure(
+            "table_status",
+            "How a table stands, or all tables: rows, lake, lag, and what waits for maintenance",
+            (Parameter("table", "string", "Name of the table; all tables where it is null", "NULL"),),
+            _STATUS,
+            _table_status,
+        ),
+    )
+}

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
+from unit.datasource.catalog.calls import Catalog
+from unit.datasource.catalog.test_tables import BAD_NAMES, tier
+
+
+@pytest.fixture
+def table(catalog):
+    catalog.create("sales", "orders", "id bigint", properties={"bucket.num": "2", "bucket.key": "id"})
+    return catalog.connection.table("sales.orders")
+
+
+@pytest.fixture
+def call(catalog):
+    def run(name, **arguments):
+        found = catalog.call("call_procedure", name=name, arguments=arguments)
+        names = [field["name"] for field in json.loads(found["schema"])["fields"]]
+        assert all(len(row) == len(names) for row in found["rows"])
+        return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+    return run
+
+
+def test_procedures_say_their_parameters_and_results(catalog):
+    found = {p["name"]: p for p in catalog.call("procedures")["procedures"]}
+    assert set(found) == {"expire_lake_snapshots", "remove_orphan_files", "drop_consumer", "table_status"}
+    expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_lake_snapshots"]["parameters"]}
+    assert expire == {
+        "table": ('"string"', None),
+        "older_than": ('"timestamp"', "NULL"),
+        "retain_last": ('"integer"', "10"),
+        "dry_run": ('"boolean"', "false"),
+    }
+    for procedure in found.values():
+        assert json.loads(procedure["result"])["fields"]
+        assert procedure["description"]
+
+
+def test_snapshots_are_expired_but_for_the_newest(call, table):
+    for i in range(4):
+        table.append(pa.table({"id": [i]}))
+        tier(table)
+    now_us = (table.storage.now_ms() + 1) * 1000 - 1000
+    assert call("expire_lake_snapshots", table="sales.orders")[0]["snapshots"] == 0, "a day is kept by default"
+    shown = call("expire_lake_snapshots", table="sales.orders", older_than=now_us, retain_last=2, dry_run=True)
+    assert (shown[0]["table"], shown[0]["snapshots"], shown[0]["dry_run"]) == ("sales.orders", 2, True)
+    assert table.lake.snapshots().num_rows == 4
+    done = call("EXPIRE_LAKE_SNAPSHOTS", TABLE="sales.orders", older_than=now_us, retain_last=2)
+    assert (done[0]["snapshots"], done[0]["files"], done[0]["dry_run"]) == (2, shown[0]["files"], False)
+    assert table.lake.snapshots().num_rows == 2
+    assert table.to_arrow().num_rows == 4
+
+
+def test_orphans_are_found_and_deleted_after_their_grace(call, table):
+    table.append(pa.table({"id": [1]}))
+    tier(table)
+    assert call("remove_orphan_files", table="sales.orders") == []
+    assert call("remove_orphan_files", table="sales.orders", dry_run=True) == []
+    now_us = table.storage.now_ms() * 1000
+    with pytest.raises(InvalidOptionError, match="grace"):
+        call("remove_orphan_files", table="sales.orders", older_than=now_us)
+
+
+def test_a_consumer_is_shown_and_forgotten(call, table):
+    table.append(pa.table({"id": [1]}))
+    table.move_consumer("it's `me`", {0: 0})
+    shown = call("drop_consumer", table="sales.orders", consumer_id="it's `me`", dry_run=True)
+    assert shown == [{"table": "sales.orders", "consumer_id": "it's `me`", "offsets": '{"0": 0}', "dry_run": True}]
+    assert "it's `me`" in table.refresh().consumers
+    assert call("drop_consumer", table="sales.orders", consumer_id="it's `me`")[0]["dry_run"] is False
+    assert not table.refresh().consumers
+    with pytest.raises(InvalidOptionError, match="no consumer"):
+        call("drop_consumer", table="sales.orders", consumer_id="it's `me`")
+
+
+def test_the_status_of_one_table_and_of_all(catalog, call, table):
+    table.append(pa.table({"id": [1, 2, 3]}))
+    tier(table)
+    table.append(pa.table({"id": [4]}))
+    catalog.create("sales", "plain", properties={"table.datalake.enabled": "false"})
+    (one,) = call("table_status", table="sales.orders")
+    assert (one["rows"], one["buckets"], one["lag_rows"], one["lake_format"]) == (4, 2, 1, "iceberg")
+    assert one["lake_snapshot"] == table.state.lake.snapshot_id
+    assert one["problem"] is None
+    rows = {row["table"]: row for row in call("table_status")}
+    assert set(rows) == {"sales.orders", "sales.plain"}
+    assert (rows["sales.plain"]["lake_format"], rows["sales.plain"]["lag_rows"]) == (None, None)
+
+
+def test_a_damaged_table_is_a_row_that_says_so(catalog, call, table):
+    catalog.create("sales", "plain")
+    storage, uuid = table.storage, table.uuid
+    key = f"tables/{uuid}/commits/{1:020d}.json"
+    data = storage.read(key)
+    storage.delete(key)
+    storage.put_if_absent(key, data[:-2] + b"x\n")
+    elsewhere = Catalog(Connection.of(catalog.connection.location, {"s3.region": "another-process"}))
+    found = elsewhere.call("call_procedure", name="table_status", arguments={})
+    problems = {row[0]: row[-1] for row in found["rows"]}
+    assert problems["sales.plain"] is None
+    assert problems["sales.orders"].startswith("CORRUPT_DATA: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("expire_snapshots", {"table": "sales.orders"}, "did you mean expire_lake_snapshots"),
+        ("it's `x`$", {}, "there is no procedure"),
+        ("table_status", {"tabel": "sales.orders"}, "did you mean table"),
+        ("drop_consumer", {"table": "sales.orders"}, "needs consumer_id"),
+        ("drop_consumer", {"table": None, "consumer_id": "a"}, "table of procedure drop_consumer is null"),
+        ("drop_consumer", {"table": "sales.orders", "consumer_id": 5}, "is 5, expected string"),
+        ("expire_lake_snapshots", {"table": "sales.orders", "retain_last": 0}, "at least 1"),
+        ("expire_lake_snapshots", {"table": "sales.orders", "retain_last": True}, "expected int"),
+        ("expire_lake_snapshots", {"table": "sales.orders", "dry_run": "yes"}, "expected boolean"),
+        ("expire_lake_snapshots", {"table": "sales.orders", "older_than": 4 * 10**18}, "in the future"),
+        ("expire_lake_snapshots", {"table": "sales.bare"}, "has no lake"),
+    ],
+)
+def test_what_cannot_be_is_refused(catalog, call, table, name, arguments, words):
+    catalog.create("sales", "bare", properties={"table.datalake.enabled": "false"})
+    with pytest.raises(InvalidOptionError, match=words):
+        call(name, **arguments)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_neither_break_nor_escape(call, table, name):
+    for procedure, more in (
+        ("expire_lake_snapshots", {}),
+        ("remove_orphan_files", {}),
+        ("drop_consumer", {"consumer_id": "x"}),
+        ("table_status", {}),
+    ):
+        with pytest.raises((InvalidNameError, TableNotFoundError)):
+            call(procedure, table=name, **more)
+        with pytest.raises((InvalidNameError, TableNotFoundError)):
+            call(procedure, table=f"{name}.orders", **more)
