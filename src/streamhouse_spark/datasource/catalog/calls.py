@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog import aggregates, databases, scan, tables
+from streamhouse_spark.datasource.catalog import aggregates, alter, databases, procedures, scan, tables
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import StreamhouseError
@@ -26,15 +26,21 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "databases": databases.databases,
     "database": databases.database,
     "create_database": databases.create_database,
+    "alter_database": databases.alter_database,
     "drop_database": databases.drop_database,
     "tables": tables.tables,
     "create_table": tables.create_table,
+    "describe": tables.describe,
+    "alter_table": alter.alter_table,
+    "rename_table": alter.rename_table,
     "drop_table": tables.drop_table,
     "truncate_table": tables.truncate_table,
     "partition_values": tables.partition_values,
     "load": scan.load,
     "plan": scan.plan,
     "aggregate": aggregates.aggregate,
+    "procedures": procedures.procedures,
+    "call_procedure": procedures.call_procedure,
 }
 
 
