@@ -23,6 +23,50 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
     raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
 
 
+def holds_text(data_type: pa.DataType) -> bool:
+    """Whether values of the type are texts, or have texts in them."""
+    return pa.types.is_string(data_type) or any(
+        holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
+    )
+
+
+def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
+    """Refuse texts that are no UTF-8: Arrow takes them over unseen, and other readers fail on them or change them."""
+    row = 0
+    for chunk in values.chunks:
+        if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
+            refuse_column(
+                table,
+                column,
+                f"has bytes that are no UTF-8 in row {row + position} of these rows; repair them (in Spark with "
+                "make_valid_utf8), or store them in a BINARY column",
+            )
+        row += len(chunk)
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_invalid(array: pa.Array) -> int | None:
+    """The first row that is not valid. None where only values that no row refers to are not."""
+
+    def valid(first: int, last: int) -> bool:
+        return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
+
+    first, last = 0, len(array)
+    if valid(first, last):
+        return None
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if valid(first, middle) else (first, middle)
+    return first
+
+
 _ARROW_ERRORS: Final = (
     pa.ArrowInvalid,
     pa.ArrowTypeError,

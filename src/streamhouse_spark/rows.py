@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.conversion import Conversion, refuse_column
+from streamhouse_spark.conversion import Conversion, check_text, holds_text, refuse_column
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -27,7 +27,7 @@ def coerce(rows: Any, schema: TableSchema, *, table: str) -> pa.Table:
     column. Rows already in the schema pass through without a copy.
 
     Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing or null NOT NULL column, and
-    a value that cannot be converted without loss.
+    a value that cannot be converted without loss, or a text that is no UTF-8.
     """
     source = _source_of(rows, table)
     if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
@@ -35,10 +35,13 @@ def coerce(rows: Any, schema: TableSchema, *, table: str) -> pa.Table:
     else:
         result = _aligned(source, schema, table)
     for position, column in enumerate(schema.columns):
-        if not column.nullable and (null_count := result.column(position).null_count):
+        values = result.column(position)
+        if not column.nullable and (null_count := values.null_count):
             refuse_column(
                 table, column.name, f"is NOT NULL, and {null_count} of {result.num_rows} rows have null in it"
             )
+        if holds_text(column.type):
+            check_text(values, table, column.name)
     return result
 
 

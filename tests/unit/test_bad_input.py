@@ -600,6 +600,18 @@ class TestArguments:
         refused(InvalidOptionError, lambda: wh.create_table("t", DDL, properties={"comment": self.HALF}))
         refused(SchemaMismatchError, lambda: wh.create_table("t", pa.schema([("a b\x7f", pa.int32())])))
 
+    def test_bytes_that_are_no_text(self, wh, refused):
+        table = wh.table("sales.orders")
+        raw = pa.array([b"a", "é".encode(), b"\xff", None], pa.binary())
+        names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
+        bad = pa.table({"id": range(8), "name": pa.chunked_array([pa.array(["b"] * 4), names])})
+        assert "column 'name' of sales.orders has bytes that are no UTF-8 in row 6" in refused(
+            SchemaMismatchError, lambda: table.append(bad)
+        )
+        refused(SchemaMismatchError, lambda: table.append(bad.set_column(1, "NAME", bad["name"].cast("large_string"))))
+        wide = pa.table({"id": range(100_000), "name": pa.concat_arrays([pa.array(["x"] * 99_996), names])})
+        assert "in row 99998 " in refused(SchemaMismatchError, lambda: table.append(wide))
+
     def test_reads(self, wh, refused):
         import datetime as dt
 

@@ -410,3 +410,31 @@ def test_doubles_arrive_in_a_float_column_unchanged_or_not_at_all(values):
             np.array([np.nan if v is None else v for v in values], dtype=float),
             equal_nan=True,
         )
+
+
+class TestTextThatIsNoUtf8:
+    BAD = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xc3", b"b"], pa.binary()).buffers())
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            ("string", BAD),
+            ("array<string>", pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), BAD)),
+            ("struct<x:string>", pa.StructArray.from_arrays([BAD], ["x"])),
+            ("map<string,int>", pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), BAD, [1, 2, 3])),
+            ("string", BAD.cast(pa.large_string())),
+            ("string", BAD.dictionary_encode()),
+        ],
+        ids=["plain", "list", "struct", "map", "large", "dictionary"],
+    )
+    def test_the_row_is_named(self, kind, values):
+        with pytest.raises(SchemaMismatchError, match=r"column 'a' of .*no UTF-8 in row 1 "):
+            one(f"a {kind}", pa.table({"a": values}))
+        assert one(f"a {kind}", pa.table({"a": values}).slice(2)).null_count == 0
+
+    def test_values_that_no_row_has_do_not_count(self):
+        validity = pa.py_buffer(b"\x05")
+        masked = pa.Array.from_buffers(pa.string(), 3, [validity, *self.BAD.buffers()[1:]])
+        assert one("a string", pa.table({"a": masked})).to_pylist() == ["a", None, "b"]
+        gap = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), self.BAD)
+        assert one("a array<string>", pa.table({"a": gap})).to_pylist() == [["a"]]
