@@ -82,14 +82,6 @@ def test_refused(spark, wh, target, name, options, text):
         append(spark.range(3), wh, name, **options)
 
 
-def test_overwrite_is_refused_and_changes_nothing(spark, wh, target):
-    before = target.refresh().version
-    writer = spark.range(3).write.format("streamhouse").option("warehouse", wh.url)
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: mode\('overwrite'\).*nothing was changed"):
-        writer.mode("overwrite").save("append.target")
-    assert target.refresh().version == before
-
-
 def test_no_table_name(spark, wh):
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: no table name was given: say \.save"):
         spark.range(3).write.format("streamhouse").option("warehouse", wh.url).mode("append").save()
