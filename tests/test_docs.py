@@ -38,7 +38,7 @@ def test_every_block_of_python_and_of_the_command_line_runs(tmp_path):
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     script = "\n".join(blocks("python"))
     proofs = """
-assert sorted(r.order_id for r in read.load("sales.orders").collect()) == [1, 2, 2, 3, 4]
+assert sorted(r.order_id for r in spark.table("streamhouse.sales.orders").collect()) == [1, 2, 3, 4, 5]
 spark.stop()
 """
     (tmp_path / "readme.py").write_text(script + proofs)
