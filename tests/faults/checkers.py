@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from faults.history import History, Told, text_of
+from faults.history import BATCH_IDS, History, Told, added_column, added_value, text_of
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
 from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
@@ -38,6 +38,7 @@ def check_all(storage: Storage, name: str, history: History, ledger: Ledger | No
     check_fresh_equals_live(storage, ledger)
     check_checkpoints(storage, table.uuid)
     check_union(table, ledger)
+    check_added_columns(table, history)
     if table.properties.datalake_enabled:
         check_lake(table, ledger)
     check_retries_are_no_ops(table, history, ledger)
@@ -170,6 +171,20 @@ def check_union(table: Table, ledger: Ledger) -> None:
     assert Counter(rows["id"]) == Counter(expected), "the union read is not the table"
     for row_id, text in zip(rows["id"], rows["text"], strict=True):
         assert text == text_of(row_id, len(text)), f"row {row_id} has the text {text!r}"
+
+
+def check_added_columns(table: Table, history: History) -> None:
+    """Rows have the values of added columns that they were written with, and null in those that came later."""
+    reads = {"union": table.to_arrow()}
+    if table.properties.datalake_enabled:
+        reads["lake"] = table.lake.to_arrow()
+    for what, rows in reads.items():
+        for row in rows.drop_columns(["text"]).to_pylist():
+            columns = history.batches[row["id"] // BATCH_IDS].columns
+            for number in range(len(row) - 1):
+                expected = added_value(row["id"], number) if number < columns else None
+                found = row[added_column(number)]
+                assert found == expected, f"{what}: {added_column(number)} of row {row['id']} is {found!r}"
 
 
 def check_lake(table: Table, ledger: Ledger) -> None:

@@ -46,6 +46,8 @@ class Batch:
     """How many truncations had begun when the client was given offsets."""
     is_amid_truncation: bool = False
     """One of these had not ended by then."""
+    columns: int = 0
+    """How many of the columns that were added to the table its rows have."""
 
     @property
     def ids(self) -> range:
@@ -53,11 +55,22 @@ class Batch:
 
     def rows(self) -> pa.Table:
         """The same rows at every call: a retry sends what was sent before."""
-        return pa.table({"id": list(self.ids), "text": [text_of(i, self.row_chars) for i in self.ids]}, schema=SCHEMA)
+        rows = pa.table({"id": list(self.ids), "text": [text_of(i, self.row_chars) for i in self.ids]}, schema=SCHEMA)
+        for number in range(self.columns):
+            rows = rows.append_column(added_column(number), pa.array([added_value(i, number) for i in self.ids]))
+        return rows
 
 
 def text_of(row_id: int, chars: int) -> str:
     return f"{row_id:x}-".ljust(chars, "x")
+
+
+def added_column(number: int) -> str:
+    return f"c{number}"
+
+
+def added_value(row_id: int, number: int) -> str:
+    return f"{row_id}:{number}"
 
 
 @dataclass(slots=True)
@@ -81,8 +94,10 @@ class History:
         row_chars: int = 4,
         transaction: Transaction | None = None,
         overwrites: bool = False,
+        columns: int = 0,
     ) -> Batch:
-        batch = Batch(len(self.batches) + 1, num_rows, row_chars, transaction, overwrites=overwrites)
+        number = len(self.batches) + 1
+        batch = Batch(number, num_rows, row_chars, transaction, overwrites=overwrites, columns=columns)
         self.batches[batch.number] = batch
         return batch
 

@@ -13,11 +13,11 @@ from unittest import mock
 import pytest
 
 from faults.checkers import PrefixReader, check_all, folded_extents
-from faults.history import SCHEMA, Batch, History, Told
+from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
@@ -29,6 +29,7 @@ from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
 NAME = "sales.orders"
+RENAMED = "sales.sold"
 HOUR_MS = 3_600_000
 LARGE = 70_000
 NO_LAKE = {"table.datalake.enabled": "false"}
@@ -44,6 +45,7 @@ class Run:
     """Where the store lies, if it is a local directory; else it is in memory."""
     memory: MemoryStorage | LocalStorage = field(init=False)
     """The store, past all faults."""
+    name: str = NAME
     history: History = field(default_factory=History)
     reader: PrefixReader = field(default_factory=PrefixReader)
     ledger: Ledger | None = None
@@ -80,6 +82,7 @@ class Run:
         other.ledger = self.ledger.copy(other.memory) if self.ledger else None
         other.batch = self.batch
         other.processes = self.processes
+        other.name = self.name
         return other
 
     def forget(self) -> None:
@@ -89,7 +92,7 @@ class Run:
 
     def open(self) -> Table:
         if self.table is None:
-            self.table = self.warehouse.table(NAME)
+            self.table = self.warehouse.table(self.name)
         return self.table
 
     def create(self, *, buckets: int = 2, properties: dict[str, str] | None = None, key: bool = True) -> Table:
@@ -97,8 +100,10 @@ class Run:
         self.table = self.warehouse.create_table(NAME, SCHEMA, buckets=buckets, properties=texts)
         return self.table
 
-    def append(self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None) -> Batch:
-        batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction)
+    def append(
+        self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None, columns: int = 0
+    ) -> Batch:
+        batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction, columns=columns)
         self.history.append(self.open(), batch)
         return batch
 
@@ -144,10 +149,10 @@ class Run:
     def check_opening(self) -> None:
         """A process that starts now knows what the one that wrote knows."""
         live = self.open().refresh()
-        assert self.start_process(self.memory).table(NAME).state == live
+        assert self.start_process(self.memory).table(self.name).state == live
 
     def check(self) -> None:
-        ledger = check_all(self.memory, NAME, self.history, self.ledger)
+        ledger = check_all(self.memory, self.name, self.history, self.ledger)
         if self.reader.seen:
             for extent in folded_extents(self.memory, ledger.table_uuid):
                 if extent not in ledger.extents:
@@ -489,6 +494,42 @@ class ReadWhileTruncating(ReadWhileWriting):
             run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
 
 
+class RenameTable(Scenario):
+    """The table gets another name, and keeps its rows."""
+
+    name = "rename"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.observe()
+        run.prepare_batch()
+
+    def work(self, run: Run) -> None:
+        table = run.open()
+        run.warehouse.rename_table(NAME, RENAMED)
+        run.name = RENAMED
+        run.history.append(table, run.batch)
+
+    def recover(self, run: Run) -> None:
+        run.table = None
+        names = [name for name in (NAME, RENAMED) if run.warehouse.exists(name)]
+        assert len(names) == 1, f"{names} work, not exactly one name"
+        run.name = RENAMED
+        if names == [NAME]:
+            run.warehouse.rename_table(NAME, RENAMED)
+        run.resend_batch()
+
+    def check(self, run: Run) -> None:
+        run.check()
+        assert run.ledger is not None
+        fresh = run.start_process(run.memory)
+        assert fresh.table(RENAMED).uuid == run.ledger.table_uuid
+        assert fresh.tables() == [RENAMED]
+        other = fresh.create_table(NAME, SCHEMA, properties=NO_LAKE)
+        assert fresh.tables() == sorted([NAME, RENAMED])
+        assert fresh.table(RENAMED).uuid != other.uuid == fresh.table(NAME).uuid
+
+
 class TierFirst(Scenario):
     """The round that makes the lake table."""
 
@@ -592,6 +633,35 @@ class TierOverwritten(TierTruncated):
         run.append()
         run.tier()
         run.open().maintain()
+
+
+class TierAddedColumn(TierFirst):
+    """A column is added, rows with it are written, and the lake gets both."""
+
+    name = "add a column and tier"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=LAKE)
+        run.append()
+        run.tier()
+        run.append()
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        run.open().add_columns(f"{added_column(0)} string")
+        run.append(columns=1)
+        run.tier()
+
+    def recover(self, run: Run) -> None:
+        with suppress(SchemaMismatchError):
+            run.open().add_columns(f"{added_column(0)} string")
+        run.append(columns=1)
+        run.append()
+        run.tier()
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        assert run.open().lake.to_arrow().column_names == ["id", "text", added_column(0)]
 
 
 class CompactLake(TierFirst):
@@ -708,8 +778,10 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     Overwrite,
     OverwriteTransaction,
     ReadWhileTruncating,
+    RenameTable,
     TierFirst,
     TierAndTrim,
+    TierAddedColumn,
     TierTruncated,
     TierOverwritten,
     CompactLake,
