@@ -50,7 +50,7 @@ def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_
         files = [unit for unit in native if unit.bucket == bucket]
         pieces = [unit for unit in hot if unit.bucket == bucket]
         empty: list[list[NativeUnit]] = [] if pieces else [[]]
-        for files_together in packed(files, target_bytes) if files else [[]] if not pieces else []:
+        for files_together in packed(files, target_bytes) if files else empty:
             native_groups.append(tuple(files_together))
             native_buckets.append(bucket)
         for pieces_together in packed(pieces, target_bytes) if pieces else ():

@@ -182,7 +182,8 @@ class In:
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         found = bounds.get(self.column, UNKNOWN_BOUNDS)
-        possible = NULL | FALSE if found.may_be_null else 0  # null IN () is false, and may count as either
+        of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
+        possible = of_null if found.may_be_null else 0
         if found.may_have_value:
             each = [_equals(found.low, found.high, ordered(value)) for value in self.values]
             possible |= TRUE if any(one & TRUE for one in each) else 0
