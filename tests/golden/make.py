@@ -1,7 +1,8 @@
-"""Writes ``v1/``: a small warehouse that holds every kind of file and action of format version 1.
+"""Writes small warehouses that hold every kind of file and action of format version 1.
 
-Run once, with ``python -m golden.make`` in ``tests``. What it wrote is what users have on their disks: it is read by
-`unit/test_golden.py` for ever and never written again. A format version 2 gets a folder of its own.
+Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
+is read by `unit/test_golden.py` and `unit/test_golden_truncated.py` for ever and never written again. What came later
+has a folder of its own, and so will a format version 2.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.log import record as record_module
-from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim
+from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim, Truncate
 from streamhouse_spark.log.checkpoint import write_floor
 from streamhouse_spark.log.cleaning import clean
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.scan import plan_range
 from streamhouse_spark.log.staging import Routing, Stager
 from streamhouse_spark.log.state import state_to_json
@@ -32,6 +34,7 @@ from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
 FOLDER = Path(__file__).parent / "v1"
+TRUNCATED = Path(__file__).parent / "v1-truncated"
 HOUR_MS = 3600 * 1000
 DDL = """
     id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
@@ -125,6 +128,37 @@ def _small_tables(wh: Warehouse, clock: SimClock) -> None:
     clock.advance(1000)
 
 
+def build_truncated() -> MemoryStorage:
+    """A table that was truncated and one that was overwritten, what the lake said before and after, a checkpoint."""
+    clock = SimClock()
+    world = sim_world(2, clock)
+    store = MemoryStorage(world, "golden")
+    wh = Warehouse("golden", storage=store, world=world)
+    for name in ("emptied", "overwritten"):
+        table = wh.create_table(name, "id BIGINT NOT NULL, name STRING", buckets=2, properties={"bucket.key": "id"})
+        as_object(table, [{"id": i, "name": f"n{i}"} for i in range(6)])
+        clock.advance(1000)
+        table.append([{"id": 6}])
+        ends = table.state.ends
+        pair = LakePair(2**62, dict(ends), clock.now_ms())
+        table.log.commit(lambda *_, pair=pair: (pair,))
+        clock.advance(1000)
+        if name == "emptied":
+            table.truncate()
+            continue
+        table.overwrite([{"id": i, "name": "new"} for i in range(3)], transaction=Transaction("job", 1))
+        clock.advance(1000)
+        pair = LakePair(2**62 + 1, dict(table.state.ends), clock.now_ms(), dict(ends))
+        table.log.commit(lambda *_, pair=pair: (pair,))
+        table.log.checkpoint(table.refresh())
+        table.append([{"id": 9}])
+    assert isinstance(read_record(store, table.uuid, 5)[0].actions[0], Truncate)
+    return store
+
+
+BUILDS = {FOLDER: build, TRUNCATED: build_truncated}
+
+
 def shown(value: Any) -> Any:
     """A value as `expected.json` has it."""
     match value:
@@ -159,16 +193,17 @@ def expected(wh: Warehouse) -> dict[str, Any]:
 
 
 def main() -> None:
-    if FOLDER.exists():
-        sys.exit(f"{FOLDER} exists: golden files are written once; a new format version gets a new folder")
-    store = build()
+    folder = next(f for f in BUILDS if f.name == sys.argv[1])
+    if folder.exists():
+        sys.exit(f"{folder} exists: golden files are written once; a new format version gets a new folder")
+    store = BUILDS[folder]()
     for info in store.list(""):
-        path = FOLDER / "warehouse" / info.key
+        path = folder / "warehouse" / info.key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(store.read(info.key))
     wh = Warehouse("golden", storage=store, world=sim_world(2))
     text = json.dumps(expected(wh), indent=1, ensure_ascii=False)
-    (FOLDER / "expected.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "expected.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def _estimate(state: TableState) -> tuple[int, int]:
     pin = pin_newest(state)
     rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
-        rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset
+        rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset - state.first_offset(bucket)
     num_rows = sum(rows_by_bucket.values())
     size_bytes = sum(rows * row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
     return num_rows, max(size_bytes, 1 if num_rows else 0)
