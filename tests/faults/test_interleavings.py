@@ -8,11 +8,12 @@ import pytest
 
 from faults import interleave as il
 from faults.checkers import check_all
-from faults.history import Told
+from faults.history import SCHEMA, Told
 from faults.ledger import Ledger
-from faults.scenarios import HOUR_MS, LAKE, NAME, Run, tier
+from faults.scenarios import HOUR_MS, LAKE, NAME, NO_LAKE, RENAMED, Run, tier
 from streamhouse_spark.errors import (
     CommitConflictError,
+    StreamhouseError,
     TableNotFoundError,
 )
 from streamhouse_spark.lake import iceberg_maintain
@@ -137,3 +138,94 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
             run, error = il.run_interleaved(base, il.WORK["read the union"], act, at)
             assert error is None, f"call {at}: {error}"
             run.check()
+
+
+def _rename(run: Run) -> None:
+    run.warehouse.rename_table(NAME, RENAMED)
+
+
+def _create_renamed(run: Run) -> None:
+    run.warehouse.create_table(RENAMED, SCHEMA, properties=NO_LAKE)
+
+
+def _rival_takes_the_name(run: Run) -> None:
+    il.rival_warehouse(run).create_table(RENAMED, SCHEMA, properties=NO_LAKE)
+
+
+def _rival_renames(run: Run) -> None:
+    il.rival_warehouse(run).rename_table(NAME, RENAMED)
+
+
+def _rival_renames_elsewhere(run: Run) -> None:
+    il.rival_warehouse(run).rename_table(NAME, "sales.elsewhere")
+
+
+def _rival_renames_there_and_back(run: Run) -> None:
+    il.rival_warehouse(run).rename_table(NAME, RENAMED)
+    il.rival_warehouse(run).rename_table(RENAMED, NAME)
+
+
+def _rival_drops(run: Run) -> None:
+    il.rival_warehouse(run).drop_table(NAME)
+
+
+def _rival_drops_the_database(run: Run) -> None:
+    il.rival_warehouse(run).drop_database("sales", cascade=True)
+
+
+def _days_pass_with_cleaning(run: Run) -> None:
+    for _ in range(3):
+        run.clock.advance(25 * HOUR_MS)
+        il.rival_warehouse(run).clean_dropped()
+
+
+NAME_WORK = {"rename": _rename, "create": _create_renamed, "drop": lambda run: run.warehouse.drop_table(NAME)}
+NAME_RIVALS = {
+    f.__name__.strip("_"): f
+    for f in (
+        _rival_takes_the_name,
+        _rival_renames,
+        _rival_renames_elsewhere,
+        _rival_renames_there_and_back,
+        _rival_drops,
+        _rival_drops_the_database,
+        _days_pass_with_cleaning,
+    )
+}
+
+
+@pytest.mark.parametrize("rival", NAME_RIVALS)
+@pytest.mark.parametrize("work", NAME_WORK)
+def test_every_table_keeps_exactly_one_name_whoever_else_names_tables(work, rival):
+    """Between any two calls of renaming, creating and dropping, others do the same."""
+    base = Run()
+    base.create()
+    base.append()
+    base.observe()
+    for at in range(il.calls_of(base, NAME_WORK[work])):
+        refused: list[StreamhouseError] = []
+
+        def between(run: Run, refused: list[StreamhouseError] = refused) -> None:
+            try:
+                NAME_RIVALS[rival](run)
+            except StreamhouseError as of_rival:
+                refused.append(of_rival)
+
+        run, error = il.run_interleaved(base, NAME_WORK[work], between, at)
+        known = {"TABLE_NOT_FOUND", "TABLE_EXISTS", "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY"}
+        conditions = {found.condition for found in (error, *refused) if found is not None}
+        assert conditions <= known, f"call {at}: {error} {refused}"
+        _days_pass_with_cleaning(run)
+        fresh = il.rival_warehouse(run)
+        names: dict[str, list[str]] = {}
+        for name in (NAME, RENAMED, "sales.elsewhere"):
+            if fresh.exists(name):
+                names.setdefault(fresh.table(name).uuid, []).append(name)
+        assert all(len(found) == 1 for found in names.values()), f"call {at}: {names}"
+        assert run.ledger is not None
+        if run.ledger.table_uuid in names:
+            (name,) = names[run.ledger.table_uuid]
+            assert fresh.table(name).to_arrow().num_rows == 3, f"call {at}: the table lost its rows"
+        else:
+            is_dropped = work == "drop" or "drops" in rival
+            assert is_dropped, f"call {at}: nobody dropped the table, and no name means it: {error} {refused}"
