@@ -68,7 +68,7 @@ def test_no_warehouse(spark, wh, tmp_path):
 
 def _stream(spark, wh, checkpoint, options):
     stream = load_stream(spark, wh, "errors.table", **options)
-    stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination(60)
+    stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination()
 
 
 def test_streams(spark, wh, checkpoint):

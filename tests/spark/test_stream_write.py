@@ -139,7 +139,7 @@ def test_complete_mode_is_refused(spark, wh, tables, checkpoint):
     writer = counted.writeStream.format("streamhouse").option("warehouse", wh.url).outputMode("complete")
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target.name)
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: .*output mode complete"):
-        query.awaitTermination(60)
+        query.awaitTermination()
     assert ids(target) == []
 
 
@@ -154,8 +154,7 @@ def test_batch_writes_in_foreach_batch_are_not_deduplicated(spark, wh, tables, c
             append(frame.selectExpr("id + 200 id"), wh, target.name, txnAppId="both", txnVersion=str(batch_id))
 
     query = load_stream(spark, wh, source.name).writeStream.foreachBatch(write)
-    started = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    assert started.awaitTermination(60)
+    query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
     assert ids(target) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
