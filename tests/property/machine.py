@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from unittest import mock
 
@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from faults.checkers import check_all
 from faults.faulty_storage import Crash, Fault, ListingLag
-from faults.history import SCHEMA, History, Told
+from faults.history import SCHEMA, History, Told, added_column
 from faults.ledger import Ledger
 from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, tier
 from faults.sequential import one_thing_at_a_time
@@ -34,6 +34,7 @@ from streamhouse_spark.errors import (
     CommitStateUnknownError,
     CorruptDataError,
     OffsetsTrimmedError,
+    SchemaMismatchError,
     SnapshotExpiredError,
     StorageError,
     StreamhouseError,
@@ -45,6 +46,7 @@ from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.rows import coerce
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
@@ -54,7 +56,10 @@ PROCESS = st.integers(0, PROCESSES - 1)
 LUCK = st.one_of(st.none(), st.tuples(st.integers(0, 25), st.sampled_from(list(Fault))))
 """What goes wrong in a step: the storage call that many calls on, and how; or nothing."""
 Luck = tuple[int, Fault] | None
-MEANWHILE = ("append", "maintain", "tier", "truncate", "overwrite", "day")
+MEANWHILE = ("append", "maintain", "tier", "truncate", "overwrite", "column", "day")
+COLUMNS_MAX = 4
+COLUMNS = st.integers(0, COLUMNS_MAX)
+"""How many of the columns that were added the rows of a batch have: writers may be from before."""
 FIRED: Counter[str] = Counter()
 """How often each rule ran, over all examples of this process."""
 TRACES: list[str] = []
@@ -90,6 +95,7 @@ class TableMachine(RuleBasedStateMachine):
         self.lag = ListingLag(0)
         self.processes = [Process(n, self.memory, ProcessClock(self.clock), self.lag) for n in range(PROCESSES)]
         self.history = History()
+        self.columns = 0
         self.pins: list[HeldPin] = []
         self.held: list[HeldRows] = []
         self.versions: Counter[str] = Counter()
@@ -108,6 +114,7 @@ class TableMachine(RuleBasedStateMachine):
         table = warehouse.create_table(NAME, SCHEMA, buckets=2, properties=self.properties)
         self.ledger = Ledger(self.memory, table.uuid)
         self.history = History()
+        self.columns = 0
 
     def _healthy(self) -> Warehouse:
         """A process of the test itself, which meets no faults."""
@@ -115,9 +122,10 @@ class TableMachine(RuleBasedStateMachine):
 
     # -- writers --------------------------------------------------------------------------------------------------
 
-    @rule(process=PROCESS, rows=st.integers(1, 4), large=st.booleans(), luck=LUCK)
-    def append(self, process: int, rows: int, large: bool, luck: Luck = None) -> None:
-        batch = self.history.new_batch(rows, row_chars=LARGE if large and rows == 4 else 4)
+    @rule(process=PROCESS, rows=st.integers(1, 4), large=st.booleans(), columns=COLUMNS, luck=LUCK)
+    def append(self, process: int, rows: int, large: bool, columns: int = 0, luck: Luck = None) -> None:
+        chars = LARGE if large and rows == 4 else 4
+        batch = self.history.new_batch(rows, row_chars=chars, columns=min(columns, self.columns))
         self._act("append", process, lambda table: self.history.append(table, batch), luck)
 
     @rule(process=PROCESS, app=st.sampled_from("ab"), again=st.booleans(), luck=LUCK)
@@ -127,14 +135,14 @@ class TableMachine(RuleBasedStateMachine):
         if own and (again or own[-1].told is not Told.ACKNOWLEDGED):
             batch = own[-1]
         else:
-            batch = self.history.new_batch(2, transaction=Transaction(app, len(own) + 1))
+            batch = self.history.new_batch(2, transaction=Transaction(app, len(own) + 1), columns=self.columns)
         self._act("append again", process, lambda table: self.history.append(table, batch), luck)
 
     @rule(process=PROCESS, large=st.booleans(), luck=LUCK)
     def stage(self, process: int, large: bool, luck: Luck = None) -> None:
         def work(table: Table) -> None:
             batch = self.history.new_batch(4, row_chars=LARGE if large else 4)
-            staged = table.stager().stage(batch.rows())
+            staged = table.stager().stage(coerce(batch.rows(), table.state.schema, table=NAME))
             self.held.append(HeldRows(process, table, staged, batch.number))
 
         self._act("stage", process, work, luck)
@@ -154,6 +162,16 @@ class TableMachine(RuleBasedStateMachine):
 
         if held.table.storage is self.processes[held.process].storage:  # its driver lives on
             self._act("commit staged", held.process, work, luck)
+
+    @precondition(lambda self: self.columns < COLUMNS_MAX)
+    @rule(process=PROCESS, luck=LUCK)
+    def add_column(self, process: int, luck: Luck = None) -> None:
+        self._act("add column", process, self._add_column, luck)
+
+    def _add_column(self, table: Table) -> None:
+        with suppress(SchemaMismatchError):  # an earlier try, of which nobody heard the end, did it
+            table.add_columns(f"{added_column(self.columns)} string")
+        self.columns += 1
 
     @rule(process=PROCESS, luck=LUCK)
     def truncate(self, process: int, luck: Luck = None) -> None:
@@ -191,6 +209,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(process=PROCESS, keep=st.integers(1, 3), luck=LUCK)
     def compact_and_expire_the_lake(self, process: int, keep: int, luck: Luck = None) -> None:
         def work(table: Table) -> None:
+            table.refresh()
             lake = table.open_lake()
             if lake.exists():
                 self.lake_changes += 1
@@ -299,7 +318,10 @@ class TableMachine(RuleBasedStateMachine):
         for action in meanwhile:
             self._count(f"meanwhile {action}")
             if action == "append":
-                self.history.append(table, self.history.new_batch(1))
+                self.history.append(table, self.history.new_batch(1, columns=self.columns))
+            elif action == "column":
+                if self.columns < COLUMNS_MAX:
+                    self._add_column(table)
             elif action == "maintain":
                 self.ledger.observe()
                 table.maintain()
