@@ -86,9 +86,19 @@ def test_unfinished_first_batch_keeps_its_beginning():
     began = StreamOffset("u", {0: 10}, {0: 10})
     first_end = StreamOffset("u", {0: 15}, {0: 10})
     asked_again = StreamOffset("u", {0: 20}, {0: 20})  # after a restart `latest` is later
-    assert began.begin_of_batch(first_end) == {0: 10}
-    assert asked_again.begin_of_batch(first_end) == {0: 10}
-    assert first_end.begin_of_batch(StreamOffset("u", {0: 30})) == {0: 15}
+    assert began.begin_of_batch(first_end).offsets == {0: 10}
+    assert asked_again.begin_of_batch(first_end).offsets == {0: 10}
+    assert first_end.begin_of_batch(StreamOffset("u", {0: 30})).offsets == {0: 15}
+
+
+def test_offset_knows_the_truncation_that_it_was_taken_behind():
+    first_end = StreamOffset("u", {0: 15}, {0: 10})
+    of_then = StreamOffset("u", {0: 15}, {0: 10}, truncation=4)
+    asked_behind_a_truncation = StreamOffset("u", {0: 20}, {0: 20}, truncation=9)
+    assert asked_behind_a_truncation.begin_of_batch(of_then).truncation == 4
+    for offset in (of_then, first_end):
+        assert StreamOffset.from_json(offset.to_json(), "t", "u") == offset
+    assert "truncation" not in first_end.to_json(), "checkpoints of streams that know of none keep their text"
 
 
 def test_partitions_are_balanced():

@@ -76,7 +76,13 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
 def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
     """The snapshot itself says which offsets it holds; the log only records it."""
     assert state.lake is not None
-    held = lake.snapshot(state.lake.snapshot_id).offsets
+    snapshot = lake.snapshot(state.lake.snapshot_id)
+    if not state.begins_at(snapshot.starts):
+        result.problems.append(
+            f"lake snapshot {snapshot.id} holds rows from offsets {dict(snapshot.starts)} on, the table was truncated "
+            f"at {dict(state.first_offsets)}"
+        )
+    held = snapshot.offsets
     for bucket in state.buckets:
         if held.get(bucket, 0) != state.lake_offset(bucket):
             result.problems.append(

@@ -17,7 +17,7 @@ from streamhouse_spark.lake.files import FileAccess, lake_files
 from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
 from streamhouse_spark.log.metadata_columns import add_metadata, add_places, with_metadata
-from streamhouse_spark.log.scan import read_split
+from streamhouse_spark.log.scan import read_split, require_not_truncated
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import open_view
@@ -74,10 +74,12 @@ def _read_offsets(
         lake = table.open_lake().with_schema(plan.schema)  # this process may know an older schema of the table
         yield from lake.read_offsets(bucket, offsets)
     except OffsetsTrimmedError:  # raised before the first row
+        state = table.refresh()
         if not skip:
+            require_not_truncated(state, bucket, offsets.start)  # which says more, where that is why
             raise
-        if len(offsets) == 1:
-            logger.warning("%s: offset %d of bucket %d is lost, skipping it", table.name, offsets.start, bucket)
+        if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
+            logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
             return
         middle = (offsets.start + offsets.end) // 2
         yield from _read_offsets(table, plan, bucket, OffsetRange(offsets.start, middle), skip=skip)

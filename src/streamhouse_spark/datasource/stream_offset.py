@@ -31,9 +31,11 @@ class StreamOffset:
     def is_initial(self) -> bool:
         return self.initial is not None and dict(self.initial) == dict(self.offsets)
 
-    def begin_of_batch(self, end: StreamOffset) -> Mapping[int, int]:
+    def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Where the batch that ends at ``end`` begins, when Spark says that it begins here."""
-        return end.initial if self.is_initial and end.initial is not None else self.offsets
+        if self.is_initial and end.initial is not None:
+            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation)
+        return self
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"version": VERSION, "table": self.table_uuid, "offsets": offsets_to_json(self.offsets)}

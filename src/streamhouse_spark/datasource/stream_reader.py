@@ -122,12 +122,12 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake, or were truncated."""
         table = self._table()
         final = self._offset(table, end)
-        self._require_same_rows(table, self._offset(table, start).truncation, final.truncation)
         begin = self._offset(table, start).begin_of_batch(final)
+        self._require_same_rows(table, begin.truncation, final.truncation)
         ranges = {
-            bucket: OffsetRange(begin.get(bucket, 0), stop)
+            bucket: OffsetRange(begin.offsets.get(bucket, 0), stop)
             for bucket, stop in final.offsets.items()
-            if stop > begin.get(bucket, 0)
+            if stop > begin.offsets.get(bucket, 0)
         }
         _require_held(table.state, ranges)
         plan = plan_ranges(table, ranges, self._table_columns, fail_on_data_loss=self._options.fail_on_data_loss)
