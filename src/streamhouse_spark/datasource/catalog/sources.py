@@ -102,7 +102,7 @@ def _stand_in(asked: Question) -> Pin | None:
     """
     table, state = asked.table, asked.state
     newest = table.open_lake().newest()
-    if newest is None:
+    if newest is None or not newest.offsets:  # what it holds of the log cannot be told
         return None
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
     if within and state.begins_at(newest.starts):
