@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.model import is_text_list
 from streamhouse_spark.properties import altered_properties, parse_properties
 from streamhouse_spark.schema import TableSchema
 
@@ -39,8 +40,10 @@ class Alteration:
         for name, values in (("comments", comments), ("set_properties", set_properties)):
             if not isinstance(values, Mapping | None):
                 raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
-        if isinstance(unset_properties, str) or not all(isinstance(name, str) for name in unset_properties):
+        if not is_text_list(unset_properties):
             raise InvalidOptionError(f"unset_properties is {unset_properties!r}, expected a list of property names")
+        if not all(isinstance(comment, str | None) for comment in (comments or {}).values()):
+            raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
         added = TableSchema.of(add_columns) if add_columns is not None else None
         return cls(added, dict(comments or {}), texts, tuple(unset_properties))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
@@ -118,12 +118,23 @@ class Transaction:
             )
 
 
+def check_transaction(value: object) -> None:
+    """Raises `InvalidOptionError` for what is no transaction."""
+    if not isinstance(value, Transaction | None):
+        raise InvalidOptionError(f"transaction is {value!r}, expected a Transaction(app_id, version) or None")
+
+
+def is_text_list(value: object) -> bool:
+    """Whether the value holds names, and is not one name by mistake."""
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
+
+
 def _is_identity(text: object) -> bool:
     return isinstance(text, str) and bool(text) and is_unicode(text)
 
 
 def _is_int64(value: object) -> bool:
-    return isinstance(value, int) and -(2**63) <= value < 2**63
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def is_unicode(text: str) -> bool:

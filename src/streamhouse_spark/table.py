@@ -39,7 +39,7 @@ from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
-from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, is_unicode
+from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, check_transaction, is_text_list, is_unicode
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
@@ -156,6 +156,7 @@ class Table:
             CommitConflictError, StorageError: nothing was added.
             CommitStateUnknownError: the rows may or may not have been added; see its text.
         """
+        check_transaction(transaction)
         return self.commit(self._staged(rows), transaction=transaction)
 
     def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
@@ -169,6 +170,7 @@ class Table:
 
         Raises as `append` does; where that says that nothing was added, nothing was removed either.
         """
+        check_transaction(transaction)
         return self.commit(self._staged(rows), transaction=transaction, overwrite=True)
 
     def truncate(self) -> None:
@@ -220,6 +222,7 @@ class Table:
         self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
+        check_transaction(transaction)
         offsets, committed = commit_staged(self._log, staged, transaction=transaction, overwrite=overwrite)
         self._merge_if_due(committed.state)
         return offsets
@@ -272,6 +275,8 @@ class Table:
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
+        if not is_text_list(app_ids):
+            raise InvalidOptionError(f"application ids of {self.name} are {app_ids!r}, expected texts")
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             known = tuple(a for a in app_ids if a in state.transactions)
@@ -466,9 +471,13 @@ def _changed_properties(before: Mapping[str, str], after: Mapping[str, str]) -> 
 def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:
     if not isinstance(consumer_id, str) or not consumer_id or not is_unicode(consumer_id):
         raise InvalidOptionError(f"consumer {consumer_id!r} of {state.name}: expected a non-empty text")
+    if not isinstance(offsets, Mapping | None):
+        raise InvalidOptionError(
+            f"consumer {consumer_id!r} of {state.name}: offsets are {offsets!r}, expected a mapping bucket → offset",
+        )
     for bucket, offset in (offsets or {}).items():
         end = state.ends.get(bucket)
-        if end is None or not isinstance(offset, int) or not 0 <= offset <= end:
+        if end is None or type(offset) is not int or not 0 <= offset <= end:
             known = f"0 to {end}" if end is not None else f"buckets 0 to {state.num_buckets - 1}"
             raise InvalidOptionError(
                 f"consumer {consumer_id!r} of {state.name}: offset {offset!r} of bucket {bucket!r}, expected {known}",

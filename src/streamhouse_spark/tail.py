@@ -17,6 +17,7 @@ from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import offset_at
+from streamhouse_spark.projection import Projection
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -39,11 +40,14 @@ def follow(
     """See `Table.tail`. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
     positions = start_offsets(state, start)
-    columns = state.schema.select(state.schema.names if columns is None else columns).names
+    columns = Projection.of(state.schema, columns, None).columns
+    for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
+        if not _is_duration(value):
+            raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise InvalidOptionError(f"stop is {stop!r}, expected a threading.Event")
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
-    elif not _is_duration(poll_ms):
-        raise InvalidOptionError(f"poll_ms is {poll_ms!r}, expected milliseconds, at least 0")
     return _follow(
         table,
         state,
@@ -57,7 +61,7 @@ def follow(
 
 
 def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and value >= 0
+    return value is None or (isinstance(value, int | float) and value >= 0)
 
 
 def _follow(

@@ -28,7 +28,7 @@ from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.renaming import free, is_named, rename
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath, is_unicode
+from streamhouse_spark.model import TablePath, is_text_list, is_unicode
 from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
 from streamhouse_spark.properties import TableProperties, check_partition_columns, parse_properties
 from streamhouse_spark.schema import TableSchema
@@ -398,6 +398,8 @@ def _create_action(
     buckets: int | None,
     properties: Mapping[str, str] | None,
 ) -> Create:
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
     if primary_key:
         raise InvalidOptionError(
             f"table {path}: primary_key {list(primary_key)}: this version has tables without a primary key only; "

@@ -569,6 +569,7 @@ class TestArguments:
             ("a", 1.5, None),
             ("a", 2**63, None),
             ("a", 1, ""),
+            ("a", True, None),
         ],
         ids=repr,
     )
@@ -587,6 +588,10 @@ class TestArguments:
             ("c", {0: -1}),
             ("c", {0: "1"}),
             ("c", {"0": 0}),
+            ("c", {0: True}),
+            ("c", 5),
+            ("c", [0]),
+            (1, {}),
         ],
         ids=repr,
     )
@@ -621,8 +626,35 @@ class TestArguments:
         for columns in ("id", 5):
             refused(InvalidOptionError, lambda: table.to_arrow(columns=columns))  # noqa: B023
         refused(SchemaMismatchError, lambda: table.to_arrow(columns=[5]))
-        for poll_ms in (-1, "1", float("nan")):
-            refused(InvalidOptionError, lambda: table.tail(poll_ms=poll_ms))  # noqa: B023
+        for value in (-1, "1", float("nan")):
+            refused(InvalidOptionError, lambda: table.tail(poll_ms=value))  # noqa: B023
+            refused(InvalidOptionError, lambda: table.tail(until_ms=value))  # noqa: B023
+        refused(InvalidOptionError, lambda: table.tail(stop=5))
+        refused(InvalidOptionError, lambda: table.tail(columns=5))
+        refused(InvalidOptionError, lambda: table.tail(columns="id"))
+        refused(SchemaMismatchError, lambda: table.tail(columns=[5]))
+        refused(SchemaMismatchError, lambda: table.tail(columns=["id", "ID"]))
+
+    @pytest.mark.parametrize(
+        ("ask", "expected"),
+        [
+            (lambda t: t.alter_properties(["x"]), "expected a mapping"),
+            (lambda t: t.alter_properties(removed=5), "expected a list of property names"),
+            (lambda t: t.alter_properties(removed="comment"), "expected a list of property names"),
+            (lambda t: t.alter_properties(removed=[5]), "expected a list of property names"),
+            (lambda t: t.alter(comments={"id": 5}), "expected a text or None for each column"),
+            (lambda t: t.maintain(grace_ms="1d"), "grace_ms is '1d', expected milliseconds"),
+            (lambda t: t.maintain(grace_ms=float("nan")), "grace_ms is nan, expected milliseconds"),
+            (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
+            (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
+            (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
+            (lambda t: t.forget_transactions(5), "expected texts"),
+            (lambda t: t.forget_transactions(["app"]), "expected texts"),
+            (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),
+        ],
+    )
+    def test_arguments_of_other_types(self, wh, refused, ask, expected):
+        assert expected in refused(InvalidOptionError, lambda: ask(wh.table("sales.orders")))
 
     @pytest.mark.parametrize(
         "asked",
@@ -632,6 +664,8 @@ class TestArguments:
             {"partition_by": [5]},
             {"properties": ["x"]},
             {"properties": "x"},
+            {"primary_key": 5},
+            {"primary_key": "id"},
         ],
         ids=str,
     )

@@ -56,6 +56,8 @@ class CleanReport:
 
 def check_grace(grace_ms: int) -> None:
     """Raises `InvalidOptionError` for a grace that could not protect writers and readers under way."""
+    if type(grace_ms) is not int:
+        raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
             f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
