@@ -13,7 +13,10 @@ from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,32 @@ def test_no_reader_prunes_a_row_that_matches(duck, storage, path, name):
         assert name == "a_float" or found == (expected,), value
     nulls = rows[name].null_count
     assert len(alone.scan(row_filter=IsNull(name)).to_arrow()) == nulls
+
+
+@pytest.mark.parametrize("name", ["note", "größe `x` '$\"", "a,b"])
+def test_a_column_added_between_rounds(duck, storage, path, name):
+    """Files from before have no such column: it is null in them, in every engine."""
+    table = Warehouse(storage.url).create_table("sales.orders", "id bigint, day date", partition_by=["day"], buckets=2)
+    day = dt.date(2026, 1, 1)
+    table.append([{"id": 1, "day": day}])
+    _tier(table)
+    quoted = name.replace("`", "``")
+    table.alter(add_columns=f"`{quoted}` string comment 'why', s struct<x:int>", comments={"id": "the key"})
+    table.append([{"id": 2, "day": day, name: "b", "s": {"x": 1}}, {"id": 3, "day": None}])
+    _tier(table)
+    expected = [
+        {"id": 1, "day": day, name: None, "s": None},
+        {"id": 2, "day": day, name: "b", "s": {"x": 1}},
+        {"id": 3, "day": None, name: None, "s": None},
+    ]
+    assert sorted_rows(table.lake.to_arrow()) == expected
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted_rows(read) == expected
+    escaped = name.replace('"', '""')
+    assert _in_duckdb(duck, path, "id", f'"{escaped}" IS NOT NULL').to_pylist() == [{"id": 2}]
+    assert StaticTable.from_metadata(path).schema().find_field("id").doc == "the key"
+
+
+def _tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
