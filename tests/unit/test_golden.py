@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from faults.sim import sim_world
-from golden.make import FOLDER, expected, rows, shown
+from golden.make import FOLDER, expected, hot_changes, rows, shown
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log import actions, names
 from streamhouse_spark.log import frame as frame_module
@@ -90,7 +91,7 @@ class TestReading:
 
     def test_the_rows_are_those_that_were_written(self, wh):
         """Said again apart from `expected.json`, which was written by the reader itself."""
-        found = wh.view("sales.orders$changelog").to_arrow().drop_columns(["_change_type", "_commit_timestamp"])
+        found = hot_changes(wh.table("sales.orders")).drop_columns(["_change_type", "_commit_timestamp"])
         by_id = {row["id"]: row for row in found.drop_columns(["_log_offset"]).to_pylist()}
         start = STATES["sales.orders"]["buckets"][0]["range"][0]
         assert start > 0
@@ -250,6 +251,30 @@ class TestNewerVersions:
             lambda wh: wh.view("sales.orders$changelog").to_arrow(),
             lambda wh: wh.create_table("sales.orders", "a INT", if_not_exists=True),
             lambda wh: wh.drop_table("sales.orders"),
+        ):
+            with pytest.raises(FormatVersionError, match=r"format version 2, this .* reads version 1; upgrade"):
+                ask(Warehouse("golden", storage=golden, world=sim_world(5)))
+        assert {info.key: golden.read(info.key) for info in golden.list("")} == before
+
+    def test_a_newer_manifest_is_refused(self, golden):
+        """Its bytes match the checksum in its record, as a newer version would have written both."""
+        key = next(k for k in FILES if "/manifests/" in k)
+        newer = FILES[key].replace(b'"version":1,"xxh3"', b'"version":2,"xxh3"')
+        assert newer != FILES[key]
+        golden.put(key, newer)
+        uuid = key.split("/")[1]
+        commit, frame = next(
+            (k, found)
+            for k in FILES
+            if k.startswith(f"tables/{uuid}/commits/")
+            and "manifest" in (found := decode_frame("commit", FILES[k], k)).header
+        )
+        reference = frame.header["manifest"] | {"xxh3": xxhash.xxh3_128_hexdigest(newer)}
+        golden.put(commit, encode_frame("commit", frame.header | {"manifest": reference}))
+        before = {info.key: golden.read(info.key) for info in golden.list("")}
+        for ask in (
+            lambda wh: wh.table("manifested").append([{"a": 1}]),
+            lambda wh: wh.table("manifested").to_arrow(),
         ):
             with pytest.raises(FormatVersionError, match=r"format version 2, this .* reads version 1; upgrade"):
                 ask(Warehouse("golden", storage=golden, world=sim_world(5)))
