@@ -59,6 +59,12 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
                 f"{log.offsets}, and no recorded lake snapshot reaches between; read the lake as of that time "
                 f"({state.name}$lake), or a later time",
             )
+        if ends[bucket] <= log.start and not _committed_by(state, bucket, start, timestamp_ms):
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are in the lake "
+                f"only, which does not keep commit times; read the lake as of that time ({state.name}$lake), or a "
+                "later time",
+            )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
     return Pin(state, pair, hot)
@@ -75,6 +81,19 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
             f"{truncation.time_ms} ms, and rows from before are no longer its; read the lake as of that time "
             f"({state.name}$lake), or a later time",
         )
+
+
+def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
+    """Whether every row below the offset is known to have been committed at a time or before."""
+    if offset <= state.first_offset(bucket):
+        return True
+    log = state.buckets[bucket]
+    if log.segments and log.segments[0].base_offset < offset:
+        whole = BucketLog(log.segments[0].base_offset, log.end, log.segments)
+        if offset_after(whole, timestamp_ms) >= offset:
+            return True
+    pairs = state.lake_history
+    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
 
 
 def _newest_within(state: TableState, ends: Mapping[int, int]) -> LakePair | None:

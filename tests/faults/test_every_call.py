@@ -21,7 +21,19 @@ def test_every_fault_at_every_call(scenario: type[Scenario], record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [sc.AppendInline, sc.AppendObjects, sc.AppendThatMerges, sc.Trim, sc.TierFirst])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        sc.AppendInline,
+        sc.AppendObjects,
+        sc.AppendThatMerges,
+        sc.Trim,
+        sc.Truncate,
+        sc.Overwrite,
+        sc.TierFirst,
+        sc.TierTruncated,
+    ],
+)
 def test_every_fault_at_every_write_of_a_local_disk(scenario, tmp_path):
     """Where commits cannot land late and segments are mapped, other branches decide."""
     methods = tuple(WRITES - {"create.write"})

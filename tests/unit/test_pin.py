@@ -94,6 +94,26 @@ class TestAsOf:
             pin_as_of(state, moments[1])
         assert pin_as_of(state, moments[2]).lake.snapshot_id == 2
 
+    def test_rows_that_are_in_the_lake_only_may_be_newer_than_the_time(self, table, clock):
+        moments = fill(table, clock)
+        segments = {b: log.segments for b, log in table.state.buckets.items()}
+        third = {b: s[2].end_offset for b, s in segments.items()}
+        clock.advance(3_600_000)
+        commit(table, LakePair(1, third, clock.now_ms()))
+        state = commit(table, Trim(third))
+        for moment in moments[:3]:
+            with pytest.raises(OffsetsTrimmedError, match="does not keep commit times"):
+                pin_as_of(state, moment)
+        assert pin_as_of(state, moments[3]).hot == {
+            b: OffsetRange(third[b], log.end) for b, log in state.buckets.items()
+        }
+        clock.advance(3_600_000)
+        commit(table, LakePair(2, state.ends, clock.now_ms()))
+        state = commit(table, Trim(state.ends))
+        with pytest.raises(OffsetsTrimmedError):
+            pin_as_of(state, clock.now_ms() - 1)
+        assert pin_as_of(state, clock.now_ms()).lake.snapshot_id == 2
+
 
 def test_offsets_at_moments(table, clock):
     moments = fill(table, clock)
