@@ -16,7 +16,7 @@ from unit.datasource.catalog.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.catalog.scans import Scans, tier
 
 LIMITS = settings(
-    max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
