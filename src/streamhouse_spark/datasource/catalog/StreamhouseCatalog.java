@@ -369,9 +369,14 @@ public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, Fun
     }
   }
 
+  /** In Spark Connect the writer's plan runs later, and statements in SQL are told by who runs them. */
   private static boolean writtenByDataFrame() {
-    return StackWalker.getInstance()
-        .walk(frames -> frames.anyMatch(frame -> frame.getClassName().endsWith("DataFrameWriter")));
+    List<String> calls = new ArrayList<>();
+    StackWalker.getInstance().forEach(frame -> calls.add(frame.getClassName() + "#" + frame.getMethodName()));
+    boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
+    return connect
+        ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))
+        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#"));
   }
 
   @Override
