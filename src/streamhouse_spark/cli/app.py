@@ -11,13 +11,13 @@ from streamhouse_spark.cli.demo_command import demo
 from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
-from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, truncate
+from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
 from streamhouse_spark.cli.tier_command import tier
 from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "alter", "truncate", "drop"),
+    "Tables": ("ls", "describe", "create", "alter", "rename", "truncate", "drop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
 }
@@ -67,6 +67,7 @@ for _command in (
     describe,
     create,
     alter,
+    rename,
     truncate,
     drop,
     head,

@@ -1,9 +1,9 @@
-"""``ls``, ``describe``, ``create``, ``alter``, ``drop``, ``truncate``: tables and what they are."""
+"""``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``truncate``: tables and what they are."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -230,9 +230,25 @@ def _schema_of_file(path: str) -> pa.Schema:
     examples="""
 streamhouse -w ./warehouse alter sales.orders --set table.datalake.freshness=30s --set table.log.ttl=1d
 streamhouse -w ./warehouse alter sales.orders --unset table.log.ttl
+streamhouse -w ./warehouse alter sales.orders --add-column "note STRING COMMENT 'why'" --comment amount='in euros'
 """,
 )
 @click.argument("table")
+@click.option(
+    "--add-column",
+    "added",
+    metavar="DDL",
+    multiple=True,
+    help="A new column as Spark SQL writes it, behind all others. May be given several times.",
+)
+@click.option(
+    "--comment",
+    "comments",
+    metavar="COLUMN=TEXT",
+    multiple=True,
+    callback=take_pairs,
+    help="Set a column's comment; the table's own is --set comment=TEXT. May be given several times.",
+)
 @click.option(
     "--set",
     "changed",
@@ -250,16 +266,55 @@ streamhouse -w ./warehouse alter sales.orders --unset table.log.ttl
     help="Bring a property back to its default. May be given several times.",
 )
 @click.pass_obj
-def alter(session: Session, table: str, changed: Mapping[str, str], removed: list[str]) -> None:
-    """Change a table's properties.
+def alter(
+    session: Session,
+    table: str,
+    *,
+    added: Sequence[str],
+    comments: Mapping[str, str],
+    changed: Mapping[str, str],
+    removed: list[str],
+) -> None:
+    """Change a table's columns and properties, all of it or nothing.
 
+    New columns may be null, and are null in the rows that are there; the lake gets them with the next tiering round.
     bucket.num, bucket.key and table.datalake.format are fixed when a table is created, because rows lie by them.
     """
-    if not changed and not removed:
-        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
+    if not (added or comments or changed or removed):
+        raise click.UsageError("nothing to change: give --add-column DDL, --comment, --set KEY=VALUE or --unset KEY")
     opened = session.warehouse.table(table)
-    opened.alter_properties(changed, removed)
-    session.output.rows(opened.inspect.options())
+    opened.alter(
+        add_columns=", ".join(added) or None, comments=comments, set_properties=changed, unset_properties=removed
+    )
+    if added or comments:
+        ddl = opened.state.schema.ddl()
+        session.output.document(described(opened), lambda c: c.print(f"altered {opened.name} ({ddl})", markup=False))
+    else:
+        session.output.rows(opened.inspect.options())
+
+
+@click.command(
+    "rename",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse rename sales.orders sales.sold
+streamhouse -w ./warehouse rename sales.orders archive.orders
+""",
+)
+@click.argument("table")
+@click.argument("new_name")
+@click.pass_obj
+def rename(session: Session, table: str, new_name: str) -> None:
+    """Give a table another name, also in another database.
+
+    Rows, offsets and the lake table stay where they are, and the old name is free at once. Streams that look the table
+    up by its old name end, and go on under the new one from their checkpoint.
+    """
+    session.warehouse.rename_table(table, new_name)
+    renamed = session.warehouse.table(new_name)
+    session.output.document(
+        described(renamed), lambda console: console.print(f"renamed {table} to {renamed.name}", markup=False)
+    )
 
 
 @click.command(

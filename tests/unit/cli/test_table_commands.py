@@ -182,6 +182,27 @@ def test_suffixed_names_are_read_only(run, orders):
     assert run("alter", "sales.orders$lake", "--set", "table.log.ttl=1d", code=1).stderr.startswith("INVALID_NAME: ")
 
 
+def test_alter_columns(run, warehouse, orders):
+    found = run(
+        "alter", "sales.orders", "--add-column", "note STRING COMMENT 'a, b'", "--add-column", "`x y` INT",
+        "--comment", "note=why = because", "--set", "comment=orders", "-o", "json",
+    ).document  # fmt: skip
+    assert [c["name"] for c in found["columns"]][-2:] == ["note", "x y"]
+    assert found["columns"][-2]["comment"] == "why = because"
+    assert found["properties"]["comment"] == "orders"
+    assert "altered sales.orders (" in run("alter", "sales.orders", "--add-column", "z DATE").stdout
+    assert run("alter", "sales.orders", "--add-column", "z DATE", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
+    assert run("alter", "sales.orders", "--comment", "nope=x", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
+
+
+def test_rename(run, warehouse, orders):
+    assert "renamed sales.orders to sales.sold" in run("rename", "sales.orders", "sales.sold").stdout
+    assert "was renamed to sales.sold" in run("describe", "sales.orders", code=1).stderr
+    assert run("rename", "sales.sold", "sales.orders", "-o", "json").document["table"] == "sales.orders"
+    assert run("rename", "sales.orders", "nope.orders", code=1).stderr.startswith("DATABASE_NOT_FOUND: ")
+    assert run("rename", "sales.orders", "sales.orders$lake", code=1).stderr.startswith("INVALID_NAME: ")
+
+
 def test_truncate_asks_and_can_be_told(run, warehouse, orders):
     table = warehouse.table("sales.orders")
     table.append([{"order_id": 1}])
