@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+HOLD, RUNNING = "hold", "running"
 
-def main(warehouse: str, source: str, target: str, checkpoint: str, rows_per_batch: str) -> None:
+
+def held_back(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """While the folder has a file `HOLD`, the second task of a batch says that it runs, and waits."""
+
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if TaskContext.get().partitionId() == 1:
+            while Path(folder, HOLD).exists():
+                Path(folder, RUNNING).touch()
+                time.sleep(0.02)
+        yield from batches
+
+    return held
+
+
+def main(warehouse: str, source: str, target: str, checkpoint: str, rows_per_batch: str, hold: str = "") -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -24,9 +44,11 @@ def main(warehouse: str, source: str, target: str, checkpoint: str, rows_per_bat
         .option("maxOffsetsPerTrigger", rows_per_batch)
         .load(source)
     )
+    copied = stream.repartition(2)
+    if hold:
+        copied = copied.mapInArrow(held_back(hold), copied.schema)
     query = (
-        stream.repartition(2)
-        .writeStream.format("streamhouse")
+        copied.writeStream.format("streamhouse")
         .option("warehouse", warehouse)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
