@@ -629,10 +629,21 @@ final class Json {
     if (expression instanceof GeneralScalarExpression) {
       ObjectNode node = object().put("op", ((GeneralScalarExpression) expression).name());
       ArrayNode children = node.putArray("children");
-      for (Expression child : expression.children()) children.add(expression(child));
+      addChildren((GeneralScalarExpression) expression, children);
       return node;
     }
     return object().put("unknown", expression.toString());
+  }
+
+  /** A chain of ANDs or ORs as one: each of its links would nest deeper than JSON is read in Python. */
+  private static void addChildren(GeneralScalarExpression expression, ArrayNode children) {
+    boolean chains = expression.name().equals("AND") || expression.name().equals("OR");
+    for (Expression child : expression.children()) {
+      boolean continues = chains && child instanceof GeneralScalarExpression
+          && ((GeneralScalarExpression) child).name().equals(expression.name());
+      if (continues) addChildren((GeneralScalarExpression) child, children);
+      else children.add(expression(child));
+    }
   }
 
   /** A value in Spark's internal form; null where its type has none here. */

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.pins import ReadPin, pinned
-from streamhouse_spark.datasource.catalog.predicate_tree import ALWAYS_TRUE, exactly, family_of
+from streamhouse_spark.datasource.catalog.predicate_tree import ALWAYS_TRUE, exactly
 from streamhouse_spark.datasource.catalog.pruning import stored_value
+from streamhouse_spark.datasource.catalog.pushed_filters import family_of
 from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
 from streamhouse_spark.datasource.catalog.sources import Question, Sources, sources_of
 from streamhouse_spark.datasource.connection import Connection
@@ -38,6 +39,10 @@ class Summary:
     value_count: int
     low: Any = None
     high: Any = None
+
+
+_EXACT = decimal.Context(prec=38)
+"""Python's own context rounds to 28 digits."""
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,7 +106,7 @@ def _internal(value: Any, data_type: pa.DataType) -> Any:
     if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
         return value
     if pa.types.is_decimal(data_type):
-        value = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-data_type.scale))
+        value = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=_EXACT)
     return json_values(pa.array([value], data_type))[0]
 
 

@@ -10,10 +10,9 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.state import TableState
@@ -112,7 +111,7 @@ def pinned(connection: Connection, pin: ReadPin) -> tuple[Table, TableState]:
         state = state_at(table.log, table.storage, pin.commit)
         _STATES.keep(state)
     if table.log.state.dropped:
-        raise SnapshotExpiredError(f"{pin.name} was dropped after the query began; its rows are being deleted")
+        raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
     return table, state
 
 
@@ -135,7 +134,3 @@ class _States:
 
 
 _STATES = _States()
-
-
-def pin_from_args(args: Any) -> ReadPin:
-    return ReadPin.from_text(args["pin"])

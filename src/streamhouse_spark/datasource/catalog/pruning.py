@@ -14,10 +14,10 @@ from streamhouse_spark.datasource.catalog.predicate_tree import (
     Bounds,
     Node,
     exactly,
-    family_of,
     may_match,
     ordered,
 )
+from streamhouse_spark.datasource.catalog.pushed_filters import family_of
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET

@@ -23,8 +23,8 @@ from streamhouse_spark.datasource.catalog.groups import (
 )
 from streamhouse_spark.datasource.catalog.hot_plan import HotPlan
 from streamhouse_spark.datasource.catalog.pins import ReadPin, pin_of, pinned
-from streamhouse_spark.datasource.catalog.predicate_tree import parse_filters
 from streamhouse_spark.datasource.catalog.pruning import METADATA_TYPES, column_types
+from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
 from streamhouse_spark.datasource.catalog.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.table_description import properties_of

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from streamhouse_spark.datasource.catalog.predicate_tree import may_match, parse_filters
+from streamhouse_spark.datasource.catalog.predicate_tree import may_match
 from streamhouse_spark.datasource.catalog.pruning import (
     buckets_of,
     column_types,
@@ -19,6 +19,7 @@ from streamhouse_spark.datasource.catalog.pruning import (
     lake_bounds,
     segment_may_match,
 )
+from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.segment import Segment
@@ -194,6 +195,11 @@ def test_a_thousand_nested_parts_prune_nothing_and_break_nothing():
     for _ in range(5000):
         tree = {"op": "OR", "children": [tree, compare(">", "i", 5)]}
     assert not pruned(tree)
+
+
+def test_a_long_chain_still_prunes():
+    assert pruned({"op": "OR", "children": [compare("=", "i", n) for n in range(100, 3100)]})
+    assert not pruned({"op": "OR", "children": [compare("=", "i", n) for n in range(3000)]})
 
 
 def test_offsets_of_a_part_of_a_segment():
