@@ -122,3 +122,18 @@ def test_a_rejected_secret_is_not_shown():
 )
 def test_nearest(name, near):
     assert values.nearest(name, ["startingOffsets", "endingOffsets"]) == near
+
+
+@pytest.mark.parametrize(
+    "names", [["a"], ["a", "b"], ["a,b", "c"], ["a`b"], [" x "], ["`", "a, `b`"], ["ab `c` d"], [""]]
+)
+def test_joined_names_are_read_back(names):
+    assert list(values.parse_names(values.join_names(names))) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a, b", ("a", "b")), (" ", ()), ("a,,b", ("a", "", "b")), ("`a", ("`a",)), ("x`y`", ("x`y`",)), ("`a`", ("a",))],
+)
+def test_names_are_read_with_and_without_backticks(text, names):
+    assert values.parse_names(text) == names

@@ -198,7 +198,7 @@ class Service:
         oldest_ms = oldest_waiting_ms(state)
         lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
         lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
-        self._note(entry, lag_rows=lag_rows, lag_ms=lag_ms)
+        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms)
         if oldest_ms is None or state.dropped:
             return -1
         freshness_ms = table.properties.datalake_freshness_ms
