@@ -31,7 +31,6 @@ def test_every_fault_at_every_call(scenario: type[Scenario], record_property):
         sc.Truncate,
         sc.Overwrite,
         sc.TierFirst,
-        sc.TierTruncated,
     ],
 )
 def test_every_fault_at_every_write_of_a_local_disk(scenario, tmp_path):
