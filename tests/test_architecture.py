@@ -21,7 +21,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
 
 IMPORTERS = {
-    "pyspark": ["datasource/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
+    "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
     "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py", "demo/other_readers.py"],
     "pypaimon": ["lake/paimon*.py"],
     "lmdb": ["kv/lmdb_store.py"],
