@@ -81,7 +81,7 @@ HEAVY = [
 
 
 PUBLIC = {
-    "Warehouse", "Table", "TieringService", "tier", "register",
+    "Warehouse", "Table", "TieringService", "tier", "register", "configure",
     "BucketOffsets", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

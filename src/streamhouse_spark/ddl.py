@@ -293,9 +293,18 @@ class _Parser:
         finally:
             self._depth -= 1
 
+    def _take_collation(self) -> None:
+        """Spark writes the plain order of texts out in what SHOW CREATE TABLE prints."""
+        self._take()
+        collation = self._take()
+        if collation.value.upper() != "UTF8_BINARY":
+            self._fail(collation, "UTF8_BINARY: texts have no other collation here")
+
     def _type_after(self, token: _Token) -> pa.DataType:
         word = token.value.lower()
         word = _SYNONYMS.get(word, word)
+        if word == "string" and self._peek().value.lower() == "collate":
+            self._take_collation()
         if word in _PLAIN:
             return _PLAIN[word]
         match word:

@@ -195,3 +195,10 @@ def test_refuses_json_that_is_no_struct():
 def test_refuses_to_name_a_type_that_is_not_canonical():
     with pytest.raises(SchemaMismatchError, match="large_string"):
         ddl.type_name(pa.large_string())
+
+
+def test_the_plain_collation_is_a_string_and_another_is_refused():
+    assert ddl.parse_type("string collate UTF8_BINARY") == pa.string()
+    assert ddl.parse_type("array<string COLLATE utf8_binary>") == pa.list_(pa.field("element", pa.string()))
+    with pytest.raises(SchemaMismatchError, match="no other collation"):
+        ddl.parse_type("string collate UTF8_LCASE")

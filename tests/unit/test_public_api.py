@@ -37,6 +37,7 @@ NAMES = {
     "Warehouse",
     "WarehouseNotFoundError",
     "__version__",
+    "configure",
     "register",
     "tier",
 }

@@ -12,9 +12,9 @@ from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
     "jar",
     cls=Command,
     examples="""
-spark-submit --jars "$(streamhouse jar)" --conf spark.sql.catalog.streamhouse=... job.py
-spark-sql $(streamhouse -w /data/warehouse jar --options)
-start-connect-server.sh $(streamhouse -w /data/warehouse jar --options)
+streamhouse jar
+streamhouse -w /data/warehouse jar --options
+streamhouse -w s3://bucket/warehouse jar --options --catalog lakehouse
 """,
 )
 @click.option("--options", "as_options", is_flag=True, help="The --jars and --conf options of the catalog as a whole.")
@@ -24,6 +24,7 @@ def jar(session: Session, *, as_options: bool, catalog: str) -> None:
     """Print the path of the SQL catalog's jar.
 
     With --options, print all that a session needs: the jar, the catalog's class, and the warehouse where one is given.
+    Put it where Spark starts, within $(…): behind spark-sql, spark-submit or start-connect-server.sh.
     """
     path = jar_path()
     if not as_options:

@@ -1,0 +1,269 @@
+"""Databases and tables in SQL: what is made, shown, changed and dropped, and what is refused, saying why."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from streamhouse_spark import Warehouse
+
+pytestmark = [pytest.mark.spark]
+
+
+@pytest.fixture
+def database(spark, request) -> str:
+    """A database of this test alone, in SQL's spelling."""
+    name = f"db_{abs(hash(request.node.nodeid)) % 10**9}"
+    spark.sql(f"CREATE DATABASE streamhouse.{name} COMMENT 'of a test'")
+    return name
+
+
+def texts(rows) -> list[str]:
+    return [row[0] for row in rows.collect()]
+
+
+@pytest.mark.spark41
+def test_databases_come_and_go(spark, database, wh: Warehouse):
+    assert database in texts(spark.sql("SHOW DATABASES IN streamhouse"))
+    described = {r.info_name: r.info_value for r in spark.sql(f"DESCRIBE DATABASE streamhouse.{database}").collect()}
+    assert described["Comment"] == "of a test"
+    with pytest.raises(AnalysisException, match="SCHEMA_ALREADY_EXISTS"):
+        spark.sql(f"CREATE DATABASE streamhouse.{database}")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS streamhouse.{database}")
+    spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
+    with pytest.raises(AnalysisException, match="SCHEMA_NOT_EMPTY"):
+        spark.sql(f"DROP DATABASE streamhouse.{database}")
+    spark.sql(f"DROP DATABASE streamhouse.{database} CASCADE")
+    assert database not in wh.databases()
+    with pytest.raises(AnalysisException, match="SCHEMA_NOT_FOUND"):
+        spark.sql(f"DROP DATABASE streamhouse.{database}")
+
+
+@pytest.mark.spark41
+def test_a_table_shows_what_it_was_made_with(spark, database, wh: Warehouse):
+    name = f"streamhouse.{database}.orders"
+    spark.sql(f"""
+        CREATE TABLE {name} (id BIGINT NOT NULL COMMENT 'the key', amount DECIMAL(12,2), day DATE, s STRUCT<a: INT>)
+        PARTITIONED BY (day, bucket(4, id)) COMMENT 'all of them' TBLPROPERTIES ('table.log.ttl' = '3d')
+    """)
+    table = wh.table(f"{database}.orders")
+    assert (table.num_buckets, table.partition_by) == (4, ("day",))
+    assert table.properties.bucket_key == ("id",)
+    described = {row.col_name: row for row in spark.sql(f"DESCRIBE EXTENDED {name}").collect()}
+    assert (described["id"].data_type, described["id"].comment) == ("bigint", "the key")
+    assert described["Comment"].data_type == "all of them"
+    assert described["Provider"].data_type == "streamhouse"
+    for fact in ("table.log.ttl=3d", "status.buckets=4", "status.lake.format=iceberg", "status.log.end-offsets="):
+        assert fact in described["Table Properties"].data_type
+    assert spark.table(name).schema["id"].nullable is False
+    assert texts(spark.sql(f"SHOW TABLES IN streamhouse.{database}").select("tableName")) == ["orders"]
+
+
+def test_the_create_statement_that_is_shown_makes_the_same_table(spark, database, wh: Warehouse):
+    name = f"streamhouse.{database}.orders"
+    spark.sql(f"""
+        CREATE TABLE {name} (id BIGINT NOT NULL COMMENT 'it''s', `od d` STRING, day DATE)
+        PARTITIONED BY (day, bucket(2, id)) COMMENT 'c' TBLPROPERTIES ('table.datalake.freshness' = '1min')
+    """)
+    statement = texts(spark.sql(f"SHOW CREATE TABLE {name}"))[0]
+    assert "status." not in statement
+    spark.sql(f"DROP TABLE {name}")
+    spark.sql(statement)
+    table = wh.table(f"{database}.orders")
+    assert (table.num_buckets, table.partition_by, table.schema.names) == (2, ("day",), ["id", "od d", "day"])
+    assert table.state.schema.column("id").comment == "it's"
+
+
+def test_tables_are_made_from_queries_and_frames(spark, database):
+    rows = spark.range(5).selectExpr("id", "id * 2 AS v")
+    rows.createOrReplaceTempView("five")
+    spark.sql(f"CREATE TABLE streamhouse.{database}.a AS SELECT * FROM five")
+    rows.writeTo(f"streamhouse.{database}.b").using("streamhouse").create()
+    rows.write.saveAsTable(f"streamhouse.{database}.c")
+    rows.write.format("streamhouse").saveAsTable(f"streamhouse.{database}.d")
+    for name in "abcd":
+        assert spark.table(f"streamhouse.{database}.{name}").agg({"v": "sum"}).first()[0] == 20
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        spark.sql(f"CREATE TABLE streamhouse.{database}.a (x INT)")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS streamhouse.{database}.a (x INT)")
+    assert spark.table(f"streamhouse.{database}.a").columns == ["id", "v"]
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("CREATE TABLE {} (a INT) USING parquet", "USING parquet"),
+        ("CREATE TABLE {} (a INT) USING parquet LOCATION '/tmp/elsewhere'", "streamhouse tables only"),
+        ("CREATE TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
+        ("CREATE EXTERNAL TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
+        ("CREATE TABLE {} (a INT) TBLPROPERTIES ('table.log.tl' = '1d')", "did you mean table.log.ttl"),
+        ("CREATE TABLE {} (a INT, d DATE) PARTITIONED BY (years(d))", "years"),
+        ("CREATE TABLE {} (a INT) PARTITIONED BY (bucket(4, a)) TBLPROPERTIES ('bucket.num' = '2')", "bucket"),
+        ("CREATE TABLE {} (a INT, b INT DEFAULT 5)", "DEFAULT"),
+        ("CREATE TABLE {} (a INT NOT NULL, PRIMARY KEY (a))", "primary"),
+        ("CREATE TABLE {} (a INT, `_bucket` INT)", "_bucket"),
+        ("CREATE TABLE {} (a INT, A STRING)", "COLUMN_ALREADY_EXISTS"),
+        ("CREATE TABLE {} (a INTERVAL DAY)", "interval"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(spark, database, wh: Warehouse, statement, says):
+    with pytest.raises(Exception, match=f"(?i){says}"):
+        spark.sql(statement.format(f"streamhouse.{database}.refused"))
+    assert wh.tables(database) == []
+
+
+def test_a_table_in_an_absent_database_is_not_made(spark):
+    with pytest.raises(AnalysisException, match="SCHEMA_NOT_FOUND"):
+        spark.sql("CREATE TABLE streamhouse.absent.t (a INT)")
+
+
+@pytest.mark.spark41
+def test_a_table_is_altered(spark, database, wh: Warehouse):
+    name = f"streamhouse.{database}.t"
+    spark.sql(f"CREATE TABLE {name} (a INT)")
+    spark.sql(f"INSERT INTO {name} VALUES (1)")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (b STRING COMMENT 'new', c STRUCT<x: INT>)")
+    spark.sql(f"INSERT INTO {name} VALUES (2, 'two', named_struct('x', 2))")
+    assert [tuple(r) for r in spark.sql(f"SELECT a, b, c.x FROM {name} ORDER BY a").collect()] == [
+        (1, None, None),
+        (2, "two", 2),
+    ]
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('table.log.ttl' = '9d', 'comment' = 'mine')")
+    assert wh.table(f"{database}.t").state.properties["table.log.ttl"] == "9d"
+    spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('table.log.ttl')")
+    assert "table.log.ttl" not in wh.table(f"{database}.t").state.properties
+    spark.sql(f"ALTER TABLE {name} RENAME TO {database}.u")
+    assert spark.table(f"streamhouse.{database}.u").count() == 2
+    assert wh.tables(database) == [f"{database}.u"]
+    spark.sql(f"DROP TABLE streamhouse.{database}.u")
+    spark.sql(f"DROP TABLE IF EXISTS streamhouse.{database}.u")
+
+
+@pytest.mark.parametrize(
+    ("clause", "says"),
+    [
+        ("ADD COLUMN b INT FIRST", "behind all others"),
+        ("ADD COLUMN b INT NOT NULL", "null"),
+        ("ADD COLUMN b INT DEFAULT 3", "DEFAULT"),
+        ("ADD COLUMN A INT", "already exists|ALREADY_EXISTS"),
+        ("ADD COLUMN s.y INT", "inside the column"),
+        ("DROP COLUMN s", "a column stays"),
+        ("RENAME COLUMN a TO b", "rename"),
+        ("ALTER COLUMN a TYPE BIGINT", "type"),
+        ("ALTER COLUMN a SET NOT NULL", "null"),
+        ("SET TBLPROPERTIES ('bucket.num' = '7')", "bucket.num"),
+        ("SET TBLPROPERTIES ('table.log.tl' = '7d')", "did you mean table.log.ttl"),
+        ("ADD PARTITION (a = 1)", "partition"),
+        ("SET LOCATION '/tmp/elsewhere'", "location"),
+    ],
+)
+def test_what_cannot_be_altered_is_refused(spark, database, wh: Warehouse, clause, says):
+    name = f"streamhouse.{database}.t"
+    spark.sql(f"CREATE TABLE {name} (a INT, s STRUCT<x: INT>)")
+    version = wh.table(f"{database}.t").state.version
+    with pytest.raises(Exception, match=f"(?i){says}"):
+        spark.sql(f"ALTER TABLE {name} {clause}")
+    assert wh.table(f"{database}.t").state.version == version
+
+
+def test_partitions_are_shown(spark, database):
+    name = f"streamhouse.{database}.t"
+    spark.sql(f"CREATE TABLE {name} (a INT, day DATE, place STRING) PARTITIONED BY (day, place)")
+    spark.sql(f"INSERT INTO {name} VALUES (1, DATE'2026-01-01', 'x'), (2, DATE'2026-01-01', NULL), (3, NULL, 'a=b/c')")
+    spark.sql(f"INSERT INTO {name} VALUES (4, DATE'2026-01-01', 'x')")
+    assert sorted(texts(spark.sql(f"SHOW PARTITIONS {name}"))) == [
+        "day=2026-01-01/place=null",
+        "day=2026-01-01/place=x",
+        "day=null/place=a%3Db%2Fc",
+    ]
+    assert texts(spark.sql(f"SHOW PARTITIONS {name} PARTITION (place = 'x')")) == ["day=2026-01-01/place=x"]
+
+
+ODD = [
+    "a b",
+    "a`b",
+    "quo'te",
+    'dou"ble',
+    "dol$lar",
+    "ünïcode",
+    "日本",
+    "semi;colon",
+    "back\\slash",
+    "per%cent",
+    "new.dot",
+]
+
+
+@pytest.mark.spark41
+def test_odd_column_and_property_names_neither_break_nor_escape(spark, database, wh: Warehouse):
+    name = f"streamhouse.{database}.odd"
+    quoted = ["`" + column.replace("`", "``") + "`" for column in ODD]
+    spark.sql(f"CREATE TABLE {name} (id INT, {', '.join(f'{c} STRING' for c in quoted)})")
+    values = ", ".join(f"'{i}'" for i in range(len(ODD)))
+    spark.sql(f"INSERT INTO {name} VALUES (1, {values})")
+    assert wh.table(f"{database}.odd").schema.names == ["id", *ODD]
+    for position, column in enumerate(quoted):
+        found = spark.sql(f"SELECT {column} FROM {name} WHERE {column} = '{position}' AND {column} IS NOT NULL")
+        assert [tuple(r) for r in found.collect()] == [(str(position),)]
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN `an'other\"` INT")
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('comment' = 'it''s \"{{}}\" $x `y` ü')")
+    assert wh.table(f"{database}.odd").state.properties["comment"] == 'it\'s "{}" $x `y` ü'
+
+
+@pytest.mark.parametrize("name", ["a b", "a`b", "a'b", 'a"b', "..", "a/b", "a$lake", "ünï", "a" * 300, "a;b", "a.b"])
+def test_odd_table_and_database_names_are_refused(spark, database, wh: Warehouse, name):
+    quoted = "`" + name.replace("`", "``") + "`"
+    before = sorted(wh.databases())
+    with pytest.raises(AnalysisException):
+        spark.sql(f"CREATE TABLE streamhouse.{database}.{quoted} (a INT)")
+    with pytest.raises(AnalysisException):
+        spark.sql(f"CREATE DATABASE streamhouse.{quoted}")
+    assert wh.tables(database) == []
+    assert sorted(wh.databases()) == before
+
+
+def test_a_hostile_name_is_nothing_but_an_unknown_name(spark, database):
+    for name in ("..", "../..", "x' OR '1'='1", '"}', "\\", "a\nb", "%s{0}"):
+        quoted = "`" + name.replace("`", "``") + "`"
+        with pytest.raises(AnalysisException):
+            spark.sql(f"SELECT * FROM streamhouse.{database}.{quoted}").collect()
+
+
+def test_an_unknown_suffix_says_what_there_is(spark, database):
+    spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
+    with pytest.raises(AnalysisException, match=r"unknown suffix \$lak; there are \$lake"):
+        spark.sql(f"SELECT * FROM streamhouse.{database}.`t$lak`")
+    with pytest.raises(AnalysisException, match="(?i)append|read-only"):
+        spark.sql(f"INSERT INTO streamhouse.{database}.`t$lake` VALUES (1)")
+
+
+def test_a_second_warehouse_is_a_second_catalog(spark, tmp_path):
+    Warehouse(str(tmp_path / "other")).create_table("d.t", "a INT").append([{"a": 7}])
+    spark.conf.set("spark.sql.catalog.other", "io.streamhouse.spark.StreamhouseCatalog")
+    spark.conf.set("spark.sql.catalog.other.warehouse", str(tmp_path / "other"))
+    assert spark.table("other.d.t").first()[0] == 7
+
+
+def test_a_catalog_without_a_warehouse_says_so(spark, tmp_path):
+    spark.conf.set("spark.sql.catalog.nowhere", "io.streamhouse.spark.StreamhouseCatalog")
+    spark.conf.set("spark.sql.catalog.nowhere.warehouse", str(tmp_path / "absent"))
+    with pytest.raises(AnalysisException, match="WAREHOUSE_NOT_FOUND"):
+        spark.table("nowhere.d.t")
+
+
+def test_procedures(spark, database, wh: Warehouse):
+    spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
+    wh.table(f"{database}.t").append([{"a": 1}])
+    status = spark.sql(f"CALL streamhouse.system.table_status('{database}.t')").collect()
+    assert [(r.table, r.rows, r.lag_rows) for r in status] == [(f"{database}.t", 1, 1)]
+    wh.table(f"{database}.t").move_consumer("job", {0: 1})
+    for dry_run, left in ((True, {"job"}), (False, set())):
+        spark.sql(
+            f"CALL streamhouse.system.drop_consumer(table => '{database}.t', consumer_id => 'job', dry_run => {dry_run})"
+        ).collect()
+        assert set(wh.table(f"{database}.t").state.consumers) == left
+    with pytest.raises(AnalysisException, match="TABLE_NOT_FOUND"):
+        spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()
+    with pytest.raises(AnalysisException, match="PROCEDURE_NOT_FOUND.*expire_lake_snapshots"):
+        spark.sql("CALL streamhouse.system.absent()")

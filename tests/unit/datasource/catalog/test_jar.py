@@ -1,0 +1,82 @@
+"""The jar is what its source says, and `configure` puts it into a session's configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from streamhouse_spark.cli.app import streamhouse
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.datasource.catalog.session import configuration
+from streamhouse_spark.errors import InvalidOptionError
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="module")
+def build_jar() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_jar", ROOT / "tools" / "build_jar.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_jar_was_built_from_its_source(build_jar):
+    with zipfile.ZipFile(jar_path()) as jar:
+        assert jar.read("META-INF/MANIFEST.MF") == build_jar.manifest(), "run make jar"
+
+
+@pytest.mark.slow
+def test_building_again_gives_the_same_classes(build_jar):
+    if shutil.which("javac") is None:
+        pytest.skip("only a JRE is here, which Spark is content with; building the jar needs a JDK")
+    assert build_jar.stored_entries() == build_jar.built_entries(), "run make jar"
+
+
+def test_the_jar_is_small_and_has_no_dates():
+    with zipfile.ZipFile(jar_path()) as jar:
+        assert CATALOG_CLASS.replace(".", "/") + ".class" in jar.namelist()
+        assert {entry.date_time for entry in jar.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    assert jar_path().stat().st_size < 100_000
+
+
+def test_the_configuration_of_a_session():
+    assert configuration("/data/wh", "streamhouse", {"s3.region": "eu-north-1"}) == {
+        "spark.sql.catalog.streamhouse": CATALOG_CLASS,
+        "spark.sql.catalog.streamhouse.warehouse": "/data/wh",
+        "spark.sql.catalog.streamhouse.s3.region": "eu-north-1",
+    }
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a-b", "a b", "1a", "`a`", "spark_catalog"])
+def test_a_catalog_name_that_sql_cannot_say_is_refused(name):
+    with pytest.raises(InvalidOptionError, match="cannot be used in SQL"):
+        configuration("/data/wh", name, {})
+
+
+def test_an_unknown_setting_and_an_empty_warehouse_are_refused():
+    with pytest.raises(InvalidOptionError, match="setting 'endpoint' is unknown"):
+        configuration("/data/wh", "streamhouse", {"endpoint": "x"})
+    with pytest.raises(InvalidOptionError, match="no warehouse"):
+        configuration(" ", "streamhouse", {})
+
+
+def test_the_command_line_prints_the_jar_and_the_options():
+    assert CliRunner().invoke(streamhouse, ["jar"]).output.strip() == str(jar_path())
+    printed = CliRunner().invoke(streamhouse, ["-w", "/data/wh", "jar", "--options", "--catalog", "lakehouse"]).output
+    assert printed.split() == [
+        "--jars",
+        str(jar_path()),
+        "--conf",
+        f"spark.sql.catalog.lakehouse={CATALOG_CLASS}",
+        "--conf",
+        "spark.sql.catalog.lakehouse.warehouse=/data/wh",
+    ]
