@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from faults import interleave as il
@@ -14,6 +15,8 @@ from faults.scenarios import Run
 from faults.sweep import sweep_scenario
 from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.model import Transaction
+from streamhouse_spark.pin import pin_newest
+from streamhouse_spark.projection import Projection
 
 
 def sweeping(scenario: type[sc.Scenario], *kinds: str, method: str = "put_if_absent") -> Callable[[], object]:
@@ -78,6 +81,26 @@ def a_reader_whose_segments_are_merged_and_cleaned() -> None:
         il.check_interleavings("read", "merges and cleans")
     finally:
         del il.BETWEEN["merges and cleans"]
+
+
+def a_held_pin_while_others_merge_and_clean() -> None:
+    """Within the grace, what a reader has pinned is there, whatever others merge and clean meanwhile."""
+    with il.small_limits():
+        run = il.prepared_table()
+        table = run.open()
+        pin = pin_newest(table.refresh())
+        projection = Projection.of(table.state.schema, None, None)
+
+        def pinned() -> list[pa.Table]:
+            return list(table.read_hot(pin, projection))
+
+        before = pinned()
+        assert before
+        for _ in range(3):
+            run.clock.advance(1000)
+            il.rival(run).maintain()
+        assert table.refresh().version > pin.state.version
+        assert pinned() == before
 
 
 def days_of_writing_and_cleaning() -> None:
@@ -188,7 +211,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
     "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
     "only_the_newest_version_of_a_transaction_is_known": an_old_transaction_sent_again,
-    "cleaning_does_not_wait": a_reader_whose_segments_are_merged_and_cleaned,
+    "cleaning_does_not_wait": a_held_pin_while_others_merge_and_clean,
     "records_go_without_waiting_for_the_grace": a_reader_whose_segments_are_merged_and_cleaned,
     "floor_passes_records_with_inline_rows": days_of_writing_and_cleaning,
     "orphans_are_condemned_while_young": a_cleaner_at_work_while_an_append_is_staged,
