@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from streamhouse_spark.datasource.catalog import aggregates, alter, databases, procedures, scan, tables
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.errors import StreamhouseError
 
 Operation: TypeAlias = Callable[[Connection, Mapping[str, Any]], Mapping[str, Any]]
@@ -53,5 +54,6 @@ def answer(connect: Callable[[], Connection], options: Mapping[str, str]) -> Str
     except StreamhouseError as error:
         described = {"class": type(error).__name__, "condition": error.condition, "message": str(error)}
         reply = {"error": described}
+    spare_modules()
     text = json.dumps(reply, separators=(",", ":"), allow_nan=False)
     return StructType([StructField("answer", StringType(), nullable=True, metadata={"json": text})])

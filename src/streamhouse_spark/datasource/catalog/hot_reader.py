@@ -19,6 +19,7 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.pieces import TablePartition
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape
+from streamhouse_spark.datasource.worker_memory import spare_modules
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
 """What Spark thinks that these reads return."""
@@ -43,10 +44,12 @@ class HotReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         assert self._plan is not None
+        spare_modules()
         return partitions_of(self._plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
+        spare_modules()
         rows = read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._fail_on_data_loss)
         schema = StructType.fromJson(self._schema)
         out = compat.arrow_schema_of(BATCH_COLUMN)
