@@ -43,7 +43,7 @@ class Run:
     clock: SimClock = field(default_factory=SimClock)
     directory: Path | None = None
     """Where the store lies, if it is a local directory; else it is in memory."""
-    memory: MemoryStorage | LocalStorage = field(init=False)
+    memory: Storage = field(init=False)
     """The store, past all faults."""
     name: str = NAME
     history: History = field(default_factory=History)
@@ -57,12 +57,13 @@ class Run:
     processes: int = 0
 
     def __post_init__(self) -> None:
-        world = World(self.clock, SimIds(0))
-        if self.directory is None:
-            self.memory = MemoryStorage(world)
-        else:
-            self.memory = LocalStorage(str(self.directory), fsync=False, world=world)
+        self.memory = self.new_store(World(self.clock, SimIds(0)))
         self.start_process(self.memory)
+
+    def new_store(self, world: World) -> Storage:
+        if self.directory is None:
+            return MemoryStorage(world)
+        return LocalStorage(str(self.directory), fsync=False, world=world)
 
     def start_process(self, storage: Storage) -> Warehouse:
         self.processes += 1
@@ -72,17 +73,21 @@ class Run:
 
     def copy(self) -> Run:
         """The same past again: equal bytes, equal time, and processes that make the same choices."""
+        other = self.copied_store()
+        other.history = self.history.copy()
+        other.ledger = self.ledger.copy(other.memory) if self.ledger else None
+        other.batch = self.batch
+        other.processes = self.processes
+        other.name = self.name
+        return other
+
+    def copied_store(self) -> Run:
         if self.directory is None:
             other = Run(SimClock(self.clock.now_ms()))
             other.memory._objects = dict(self.memory._objects)
         else:
             other = Run(SimClock(self.clock.now_ms()), Path(tempfile.mkdtemp(dir=self.directory.parent)))
             shutil.copytree(self.directory, other.directory, dirs_exist_ok=True)
-        other.history = self.history.copy()
-        other.ledger = self.ledger.copy(other.memory) if self.ledger else None
-        other.batch = self.batch
-        other.processes = self.processes
-        other.name = self.name
         return other
 
     def forget(self) -> None:
