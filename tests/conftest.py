@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from storage.s3_server import S3Server, running_s3_server
 
@@ -15,6 +16,9 @@ from storage.s3_server import S3Server, running_s3_server
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 # A JVM of tests waits for Python most of the time; to optimise its code costs half of all it does.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# How long an example takes says how busy the machine is, no more.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.hookimpl(tryfirst=True)
