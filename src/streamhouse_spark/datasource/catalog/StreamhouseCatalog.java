@@ -1385,11 +1385,35 @@ final class TableScan
     List<Filter> filters = new ArrayList<>();
     for (Predicate predicate : predicates) {
       if (comparesFloats(predicate)) continue;
-      Option<Filter> filter = PredicateUtils.toV1(predicate);
-      if (filter.isDefined()) filters.add(filter.get());
+      Filter filter = whole(predicate);
+      if (filter != null) filters.add(filter);
     }
     builder.pushedDataFilters_$eq(builder.pushDataFilters(filters.toArray(new Filter[0])));
     return builder.build().toBatch().createReaderFactory();
+  }
+
+  /** The predicate as Parquet takes it, or null: of an OR, Spark's own conversion gives the side that it understands. */
+  private static Filter whole(Expression expression) {
+    if (!(expression instanceof Predicate)) return null;
+    Predicate predicate = (Predicate) expression;
+    Filter[] children = new Filter[predicate.children().length];
+    switch (predicate.name()) {
+      case "AND":
+      case "OR":
+      case "NOT":
+        for (int i = 0; i < children.length; i++) {
+          children[i] = whole(predicate.children()[i]);
+          if (children[i] == null) return null;
+        }
+        break;
+      default:
+        Option<Filter> leaf = PredicateUtils.toV1(predicate);
+        return leaf.isDefined() ? leaf.get() : null;
+    }
+    if (children.length == 1) return new org.apache.spark.sql.sources.Not(children[0]);
+    return predicate.name().equals("AND")
+        ? new org.apache.spark.sql.sources.And(children[0], children[1])
+        : new org.apache.spark.sql.sources.Or(children[0], children[1]);
   }
 
   /** Parquet statistics leave NaN out, which Spark takes for the greatest number: they would hide its rows. */
