@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
+SEEDS ?= 1000
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
@@ -51,6 +52,10 @@ bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, sa
 soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories
 	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories kills --rounds $(SOAK_ROUNDS)
 	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: differential
+differential: java $(VENV)/dev.stamp ## SEEDS=1000 random queries against a Parquet copy; SEED=17 repeats one
+	cd tests && ../$(BIN)/python -m spark.differential --seeds $(SEEDS) $(if $(SEED),--only $(SEED))
 
 .PHONY: power
 power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system of its own (Linux, root)
