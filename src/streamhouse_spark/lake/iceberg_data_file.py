@@ -212,6 +212,7 @@ def _writer_options(properties: Mapping[str, str]) -> dict[str, Any]:
         "store_schema": False,
         "store_decimal_as_integer": True,
         "write_page_checksum": True,
+        "write_page_index": True,  # readers of a range skip pages
     }
 
 

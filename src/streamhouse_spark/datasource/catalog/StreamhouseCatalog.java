@@ -1379,6 +1379,7 @@ final class TableScan
     strict.put("ignoreCorruptFiles", "false");
     strict.put("datetimeRebaseMode", "CORRECTED");
     strict.put("int96RebaseMode", "CORRECTED");
+    strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
     SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
     ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
     builder.pruneColumns(required);
