@@ -20,6 +20,7 @@ PRINTS = {
     "03_python_tail": "10 rows of another process",
     "04_read_lake_with_duckdb": "Oslo: 2 trips, 37.50",
     "05_exactly_once_batch": "day 3: the table has 300 rows",
+    "06_sql_catalog": "large orders: [(11, None), (12, None), (13, 'by hand')]",
 }
 
 

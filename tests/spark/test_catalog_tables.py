@@ -108,7 +108,7 @@ def test_tables_are_made_from_queries_and_frames(spark, database):
     ],
 )
 def test_what_cannot_be_made_is_refused(spark, database, wh: Warehouse, statement, says):
-    with pytest.raises(Exception, match=f"(?i){says}"):
+    with pytest.raises(Exception, match=rf"(?i){says}"):
         spark.sql(statement.format(f"streamhouse.{database}.refused"))
     assert wh.tables(database) == []
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_altered_is_refused(spark, database, wh: Warehouse, claus
     name = f"streamhouse.{database}.t"
     spark.sql(f"CREATE TABLE {name} (a INT, s STRUCT<x: INT>)")
     version = wh.table(f"{database}.t").state.version
-    with pytest.raises(Exception, match=f"(?i){says}"):
+    with pytest.raises(Exception, match=rf"(?i){says}"):
         spark.sql(f"ALTER TABLE {name} {clause}")
     assert wh.table(f"{database}.t").state.version == version
 
@@ -265,5 +265,5 @@ def test_procedures(spark, database, wh: Warehouse):
         assert set(wh.table(f"{database}.t").state.consumers) == left
     with pytest.raises(AnalysisException, match="TABLE_NOT_FOUND"):
         spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()
-    with pytest.raises(AnalysisException, match="PROCEDURE_NOT_FOUND.*expire_lake_snapshots"):
+    with pytest.raises(AnalysisException, match=r"PROCEDURE_NOT_FOUND.*expire_lake_snapshots"):
         spark.sql("CALL streamhouse.system.absent()")
