@@ -234,7 +234,7 @@ def test_an_unknown_suffix_says_what_there_is(spark, database):
     spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
     with pytest.raises(AnalysisException, match=r"unknown suffix \$lak; there are \$lake"):
         spark.sql(f"SELECT * FROM streamhouse.{database}.`t$lak`")
-    with pytest.raises(AnalysisException, match="(?i)append|read-only"):
+    with pytest.raises(AnalysisException, match=r"(?i)append|read-only"):
         spark.sql(f"INSERT INTO streamhouse.{database}.`t$lake` VALUES (1)")
 
 
@@ -259,9 +259,8 @@ def test_procedures(spark, database, wh: Warehouse):
     assert [(r.table, r.rows, r.lag_rows) for r in status] == [(f"{database}.t", 1, 1)]
     wh.table(f"{database}.t").move_consumer("job", {0: 1})
     for dry_run, left in ((True, {"job"}), (False, set())):
-        spark.sql(
-            f"CALL streamhouse.system.drop_consumer(table => '{database}.t', consumer_id => 'job', dry_run => {dry_run})"
-        ).collect()
+        arguments = f"table => '{database}.t', consumer_id => 'job', dry_run => {dry_run}"
+        spark.sql(f"CALL streamhouse.system.drop_consumer({arguments})").collect()
         assert set(wh.table(f"{database}.t").state.consumers) == left
     with pytest.raises(AnalysisException, match="TABLE_NOT_FOUND"):
         spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()

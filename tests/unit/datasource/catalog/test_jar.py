@@ -10,7 +10,9 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
+import streamhouse_spark
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
 from streamhouse_spark.datasource.catalog.session import configuration
@@ -54,6 +56,14 @@ def test_the_configuration_of_a_session():
         "spark.sql.catalog.streamhouse.warehouse": "/data/wh",
         "spark.sql.catalog.streamhouse.s3.region": "eu-north-1",
     }
+
+
+def test_jars_that_the_builder_has_stay_and_ours_comes_once():
+    builder = SparkSession.Builder().config("spark.jars", "/a.jar,/b.jar")
+    for _ in range(2):
+        builder = streamhouse_spark.configure(builder, warehouse="/data/wh", catalog="lakehouse")
+    assert builder._options["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
+    assert builder._options["spark.sql.catalog.lakehouse.warehouse"] == "/data/wh"
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a-b", "a b", "1a", "`a`", "spark_catalog"])
