@@ -854,6 +854,19 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     return new TableScanBuilder(this, options.asCaseSensitiveMap());
   }
 
+  /** The same name at the same state has the same rows: so Spark finds what it has cached. */
+  @Override
+  public boolean equals(Object other) {
+    if (other == null || getClass() != other.getClass()) return false;
+    ReadableTable table = (ReadableTable) other;
+    return name().equals(table.name()) && loaded.get("pin").equals(table.loaded.get("pin"));
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(name(), loaded.get("pin"));
+  }
+
   /** The bucket key's column where buckets are decided by exactly one, else null. */
   String bucketColumn() {
     JsonNode buckets = loaded.get("buckets");
