@@ -27,6 +27,10 @@ def test_databases_come_and_go(spark, database, wh: Warehouse):
     assert database in texts(spark.sql("SHOW DATABASES IN streamhouse"))
     described = {r.info_name: r.info_value for r in spark.sql(f"DESCRIBE DATABASE streamhouse.{database}").collect()}
     assert described["Comment"] == "of a test"
+    spark.sql(f"COMMENT ON DATABASE streamhouse.{database} IS 'changed'")
+    assert wh.database_comment(database) == "changed"
+    with pytest.raises(AnalysisException, match=r"(?i)dbproperties|propert"):
+        spark.sql(f"ALTER DATABASE streamhouse.{database} SET DBPROPERTIES ('owner' = 'me')")
     with pytest.raises(AnalysisException, match="SCHEMA_ALREADY_EXISTS"):
         spark.sql(f"CREATE DATABASE streamhouse.{database}")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS streamhouse.{database}")

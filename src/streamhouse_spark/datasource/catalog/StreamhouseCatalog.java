@@ -264,8 +264,23 @@ public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, Fun
   }
 
   @Override
-  public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    throw Errors.analysis("a database cannot be altered; its comment is given when it is created");
+  public void alterNamespace(String[] namespace, NamespaceChange... changes) throws NoSuchNamespaceException {
+    ObjectNode arguments = Json.object().put("database", oneName(namespace));
+    ArrayNode described = arguments.putArray("changes");
+    for (NamespaceChange change : changes) {
+      if (change instanceof NamespaceChange.SetProperty) {
+        NamespaceChange.SetProperty set = (NamespaceChange.SetProperty) change;
+        described.addObject().put("change", "set_property").put("name", set.property()).put("value", set.value());
+      } else {
+        String property = ((NamespaceChange.RemoveProperty) change).property();
+        described.addObject().put("change", "remove_property").put("name", property);
+      }
+    }
+    try {
+      ask("alter_database", arguments, "DATABASE_NOT_FOUND");
+    } catch (Refused refused) {
+      throw new NoSuchNamespaceException(namespace);
+    }
   }
 
   @Override
