@@ -114,11 +114,14 @@ class Table:
 
     def refresh(self) -> TableState:
         """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
-        state = self._log.refresh()
-        if state.dropped:
-            raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
+        state = self._there(self._log.refresh())
         if state.name != str(self._path):
             self._path = parse_table_name(state.name).path  # it was renamed
+        return state
+
+    def _there(self, state: TableState) -> TableState:
+        if state.dropped:
+            raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
         return state
 
     @property
@@ -185,7 +188,7 @@ class Table:
         Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
         truncating again is safe where nobody appended meanwhile.
         """
-        self._log.commit(lambda state, _time_ms: truncating(state))
+        self._log.commit(lambda state, _time_ms: truncating(self._there(state)))
 
     def _staged(self, rows: Any) -> Staged:
         """The rows, staged; in the newest schema where the one known here does not have their columns."""
@@ -255,6 +258,7 @@ class Table:
         change = Alteration.of(add_columns, comments, set_properties, unset_properties)
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            self._there(state)  # of a dropped table it is no answer that it has this column already
             after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
             actions: list[Action] = []
             if after.schema != state.schema:
@@ -279,7 +283,7 @@ class Table:
             raise InvalidOptionError(f"application ids of {self.name} are {app_ids!r}, expected texts")
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            known = tuple(a for a in app_ids if a in state.transactions)
+            known = tuple(a for a in app_ids if a in self._there(state).transactions)
             return (ForgetTransactions(known),) if known else ()
 
         self._log.commit(plan)
@@ -293,7 +297,7 @@ class Table:
         """
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-            _check_consumer(state, consumer_id, offsets)
+            _check_consumer(self._there(state), consumer_id, offsets)
             known = state.consumers.get(consumer_id)
             if known is None:
                 unchanged = offsets is None

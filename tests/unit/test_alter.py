@@ -9,7 +9,14 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SchemaMismatchError
+from streamhouse_spark import Warehouse
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeMismatchError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log.scan import plan_range
@@ -254,3 +261,18 @@ class TestTiering:
         assert table.refresh().buckets[0].start == 2
         found = wh.view("sales.trimmed$changelog").to_arrow()
         assert found.select(["id", "note"]).to_pylist() == [{"id": 1, "note": None}, {"id": 2, "note": "x"}]
+
+
+def test_nothing_of_a_dropped_table_changes_without_saying_so(tmp_path):
+    wh = Warehouse(str(tmp_path / "warehouse"))
+    table = wh.create_table("d.t", "a INT")
+    wh.drop_table("d.t")
+    for change in (
+        lambda: table.add_columns("a INT"),
+        lambda: table.alter_properties({}),
+        table.truncate,
+        lambda: table.forget_transactions("x"),
+        lambda: table.move_consumer("x", None),
+    ):
+        with pytest.raises(TableNotFoundError, match="was dropped"):
+            change()
