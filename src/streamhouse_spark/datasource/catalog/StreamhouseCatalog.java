@@ -1662,9 +1662,7 @@ final class BucketFunction implements UnboundFunction {
     if (inputs.length() != numbers + 1) throw new UnsupportedOperationException(description());
     DataType key = inputs.fields()[numbers].dataType();
     if (!Bucket.accepts(key)) throw new UnsupportedOperationException("no bucket of " + key.simpleString());
-    if (slot) return new Slot(key);
-    if (key instanceof LongType) return new BucketOfLong();
-    return new Bucket(key);
+    return slot ? new Slot(key) : new Bucket(key);
   }
 }
 
@@ -1745,19 +1743,6 @@ class Bucket implements ScalarFunction<Integer>, Serializable {
 
   private static int bytes(byte[] value) {
     return Murmur3_x86_32.hashUnsafeBytes2(value, Platform.BYTE_ARRAY_OFFSET, value.length, 0);
-  }
-}
-
-/** Called from generated code, without boxes. */
-final class BucketOfLong extends Bucket {
-  private static final long serialVersionUID = 1L;
-
-  BucketOfLong() {
-    super(DataTypes.LongType);
-  }
-
-  public static int invoke(int buckets, long key) {
-    return (Murmur3_x86_32.hashLong(key, 0) & Integer.MAX_VALUE) % buckets;
   }
 }
 
