@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, warehouse_url: str) -> Itera
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
     )
-    session = streamhouse_spark.configure(builder, warehouse=warehouse_url).getOrCreate()
+    with warnings.catch_warnings():
+        if connect:  # the client sets again what its local server was started with, and Spark warns of each
+            warnings.simplefilter("ignore", UserWarning)
+        session = streamhouse_spark.configure(builder, warehouse=warehouse_url).getOrCreate()
     yield session
     session.stop()
 
