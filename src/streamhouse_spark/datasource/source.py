@@ -32,6 +32,7 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, Table
 from streamhouse_spark.options import (
     WAREHOUSE_VARIABLE,
     Mode,
+    StreamReadOptions,
     parse_read_options,
     parse_stream_read_options,
     parse_stream_write_options,
@@ -94,7 +95,7 @@ class StreamhouseDataSource(DataSource):
         from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
 
         given = _given(self.options)
-        options = parse_stream_read_options(given)
+        options = self._stream_read_options(given)
         target = stream_target(*self._table(given, "readStream"), options)
         return StreamhouseStreamReader(self._connection(), target, options, schema)
 
@@ -125,6 +126,13 @@ class StreamhouseDataSource(DataSource):
         table = self._connection().table(str(name.path))
         self._require_same(table)
         return table, name.suffix
+
+    def _stream_read_options(self, given: Mapping[str, str]) -> StreamReadOptions:
+        if UUID_OPTION not in self.options:
+            return parse_stream_read_options(given)
+        from streamhouse_spark.datasource.catalog.scan_options import parse_catalog_stream_options
+
+        return parse_catalog_stream_options(table_option(given, "readStream"), given)
 
     def _require_loaded(self, name: str) -> None:
         if UUID_OPTION in self.options:

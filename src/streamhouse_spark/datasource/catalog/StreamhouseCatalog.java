@@ -942,7 +942,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
     options.put("path", tableName());
     options.put("__streamhouse_uuid", id());
     SupportsWrite inner = (SupportsWrite) catalog.source().getTable(info.schema(), new Transform[0], options);
-    return new TableWriteBuilder(this, inner.newWriteBuilder(new WriteInfo(info, options)));
+    return new TableWriteBuilder(this, info.schema(), inner.newWriteBuilder(new WriteInfo(info, options)));
   }
 
   @Override
@@ -1031,10 +1031,12 @@ final class WriteInfo implements LogicalWriteInfo {
 
 final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   private final WritableTable table;
+  private final StructType rows;
   private WriteBuilder inner;
 
-  TableWriteBuilder(WritableTable table, WriteBuilder inner) {
+  TableWriteBuilder(WritableTable table, StructType rows, WriteBuilder inner) {
     this.table = table;
+    this.rows = rows;
     this.inner = inner;
   }
 
@@ -1047,7 +1049,13 @@ final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   @Override
   public Write build() {
     Write write = inner.build();
-    return table.bucketColumn() == null || table.bucketCount() == 1 ? write : new BucketedWrite(table, write);
+    return !hasBucketColumn() || table.bucketCount() == 1 ? write : new BucketedWrite(table, write);
+  }
+
+  /** Rows of a stream come as they are: without the key, Python says whether they fit. */
+  private boolean hasBucketColumn() {
+    String key = table.bucketColumn();
+    return key != null && Arrays.stream(rows.fieldNames()).anyMatch(key::equalsIgnoreCase);
   }
 }
 
@@ -1330,7 +1338,17 @@ final class TableScan
     Map<String, String> all = table.catalog.options(options);
     all.put("path", table.tableName());
     all.put("__streamhouse_uuid", table.id());
-    return read(table.schema, all).toMicroBatchStream(checkpoint);
+    return read(streamed(), all).toMicroBatchStream(checkpoint);
+  }
+
+  /**
+   * The columns of a stream. Spark asks it for none by name: it adds the hidden columns to the output behind the others
+   * where a query selects one, and finds them by their places. So they are always there; Spark drops what is too much.
+   */
+  private StructType streamed() {
+    StructType found = table.schema;
+    for (MetadataColumn hidden : table.metadataColumns()) found = found.add(hidden.name(), hidden.dataType(), true);
+    return found;
   }
 
   private Scan read(StructType schema, Map<String, String> all) {

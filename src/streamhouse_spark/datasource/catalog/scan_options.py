@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from streamhouse_spark.datasource.catalog.pins import ReadPin
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.options import FULL, LATEST, ReadOptions, parse_read_options
+from streamhouse_spark.options import (
+    FULL,
+    LATEST,
+    ReadOptions,
+    StreamReadOptions,
+    parse_read_options,
+    parse_stream_read_options,
+)
+from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.views import CHANGELOG, LAKE
 
 
 def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
     """Raises `InvalidOptionError` for options that are unknown, of streams only, or have no meaning for the name."""
     options = parse_read_options(given)
-    if options.read_change_feed:
-        raise InvalidOptionError(f"option readChangeFeed of {pin.name}: read {pin.table}$changelog instead")
-    if options.include_metadata:
-        raise InvalidOptionError(
-            f"option includeMetadata of {pin.name}: in a catalog, {pin.table} has the hidden columns _bucket, "
-            "_log_offset and _commit_timestamp; select them by name"
-        )
+    _refuse_columns(pin.name, pin.table, options)
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     if as_of and pin.is_chosen:
         raise InvalidOptionError(
@@ -37,6 +40,29 @@ def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
     if is_range(options) and pin.as_of_ms is not None:
         raise InvalidOptionError(f"{pin.name}: TIMESTAMP AS OF reads one state, and offsets a range; keep one")
     return options
+
+
+def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamReadOptions:
+    """The options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others: Spark
+    does not tell a stream which ones its query selects, and takes them by their places.
+
+    Raises `InvalidOptionError` as `parse_scan_options` does.
+    """
+    options = parse_stream_read_options(given)
+    path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
+    _refuse_columns(name, str(path), options)
+    return replace(options, include_metadata=suffix is None)
+
+
+def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
+    """In a catalog a name has its columns; options do not change them."""
+    if options.read_change_feed:
+        raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
+    if options.include_metadata:
+        raise InvalidOptionError(
+            f"option includeMetadata of {name}: in a catalog, {table} has the hidden columns _bucket, "
+            "_log_offset and _commit_timestamp; select them by name"
+        )
 
 
 def is_range(options: ReadOptions) -> bool:
