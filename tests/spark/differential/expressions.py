@@ -144,7 +144,9 @@ class Expressions:
             [8, 3, 3, 3, 2, 2, 2, 1],
         )[0]
         text = leaf()
-        return text if text == self.ref("flag") else f"({text})"  # WHERE (flag) names columns of a table called WHERE
+        return (
+            text if text in (self.ref("flag"), "TRUE") else f"({text})"
+        )  # WHERE (flag) names columns of a table called WHERE
 
     def _comparison(self) -> str:
         name = self.column()

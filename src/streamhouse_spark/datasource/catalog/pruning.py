@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,8 @@ def stored_value(value: Any, data_type: pa.DataType) -> Any:
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
     """False only if no row of the lake file can satisfy the filter. What the file does not say may be anything."""
     bounds: dict[str, Bounds] = {}
+    if file.bucket is not None:  # null for rows that another engine rewrote
+        bounds[BUCKET.name] = replace(exactly(file.bucket), may_be_null=True)
     for name in node.columns():
         column = schema.find(name)
         if column is None:
