@@ -132,10 +132,14 @@ def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) 
     """The whole file, or where it is large, parts of about the target, cut between row groups as far as known."""
     cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
     for start, end in itertools.pairwise(cuts):
-        share = (end - start) / max(1, file.size_bytes)
         size_bytes = max(1, int((end - start) * fraction))
-        num_rows = file.num_rows if len(cuts) == 2 else round(file.num_rows * share)
+        num_rows = _rows_before(file, end) - _rows_before(file, start)
         yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes)
+
+
+def _rows_before(file: ScanFile, position: int) -> int:
+    """About; the rows of a file's parts are in sum the file's."""
+    return file.num_rows * position // max(1, file.size_bytes)
 
 
 def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
