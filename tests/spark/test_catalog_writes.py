@@ -217,6 +217,59 @@ def test_rows_are_not_changed_in_place(spark, table, name):
     assert table.refresh().version == version
 
 
+# -- replace -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark41
+def test_a_replaced_table_stays_that_table(spark, wh: Warehouse, table, name):
+    """``saveAsTable`` with mode overwrite is REPLACE TABLE AS SELECT to Spark."""
+    table.append([{"id": i} for i in range(10)])
+    before = table.refresh().version
+    spark.range(10, 15).selectExpr("'x' AS name", "CAST(id AS INT) AS ID").write.mode("overwrite").saveAsTable(name)
+    assert found(spark, name) == [(i, "x", None, None) for i in range(10, 15)]
+    spark.table(name).where("id < 12").select("id").write.mode("overwrite").saveAsTable(name)
+    assert found(spark, name) == [(10, None, None, None), (11, None, None, None)]
+    spark.range(20, 22).writeTo(name).using("streamhouse").createOrReplace()
+    assert ids(table) == [20, 21]
+    one = "SELECT 1L AS id, DATE'2026-01-01' AS day"
+    spark.sql(f"CREATE OR REPLACE TABLE {name} PARTITIONED BY (day, bucket(2, id)) AS {one}")
+    assert ids(table) == [1]
+    assert actions(table)[-4:] == ["truncate, append"] * 4
+    again = wh.table(table.name)
+    assert (again.uuid, again.num_buckets, again.partition_by) == (table.uuid, 2, ("day",))
+    assert len(spark.sql(f"SELECT id FROM {name} VERSION AS OF {before}").collect()) == 10
+    new = f"{name}_new"
+    spark.range(3).writeTo(new).createOrReplace()
+    spark.range(3, 5).write.mode("overwrite").saveAsTable(new)
+    assert [row.id for row in spark.table(new).orderBy("id").collect()] == [3, 4]
+
+
+def test_what_would_make_it_another_table_is_refused(spark, table, name):
+    table.append([{"id": 1}])
+    version = table.refresh().version
+    as_select = "AS SELECT 1L AS id"
+    for statement, says in (
+        (f"CREATE OR REPLACE TABLE {name} AS SELECT 1L AS id, 2 AS x", "has no column 'x'"),
+        (f"REPLACE TABLE {name} AS SELECT 'x' AS name", "'id' of .* is NOT NULL and missing"),
+        (f"REPLACE TABLE {name} AS SELECT 'x' AS id", "CANNOT_SAFELY_CAST"),
+        (f"REPLACE TABLE {name} PARTITIONED BY (bucket(4, id)) {as_select}", "keeps its partitions and buckets"),
+        (f"REPLACE TABLE {name} TBLPROPERTIES ('table.log.ttl' = '3d') {as_select}", "keeps its properties"),
+        (f"REPLACE TABLE {name} USING parquet {as_select}", "streamhouse tables only"),
+        (f"REPLACE TABLE {name} (id BIGINT)", "without AS SELECT"),
+        (f"REPLACE TABLE {name}_absent {as_select}", "TABLE_OR_VIEW_NOT_FOUND|cannot be found"),
+        (f"REPLACE TABLE {name} AS SELECT CAST(raise_error('no luck') AS STRING) AS name, 1L AS id", "no luck"),
+    ):
+        with pytest.raises(PySparkException, match=f"(?s){says}"):
+            spark.sql(statement)
+    assert table.refresh().version == version
+
+
+def test_a_table_whose_first_rows_fail_is_not_there(spark, wh: Warehouse, table, name):
+    with pytest.raises(PySparkException, match="no luck"):
+        spark.sql(f"CREATE TABLE {name}_new AS SELECT CAST(raise_error('no luck') AS STRING) AS name, 1L AS id")
+    assert f"{table.name}_new" not in wh.tables("writes")
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 

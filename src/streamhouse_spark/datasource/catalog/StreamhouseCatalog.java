@@ -45,6 +45,8 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
@@ -83,6 +85,7 @@ import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.HasPartitionKey;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -161,7 +164,7 @@ import scala.Option;
  * <p>A table loaded here is pinned to one commit. Spark loads tables anew at the start of each query, because {@link
  * Table#version} is set, and uses one instance for all uses of a table within it: so a query sees one state, the newest.
  */
-public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
+public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
   private static final String SOURCE = "streamhouse";
   private String name;
   private Map<String, String> settings = Map.of();
@@ -358,6 +361,19 @@ public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, Fun
   @Override
   public Table createTable(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
+    try {
+      ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      return loadTable(identifier);
+    } catch (NoSuchTableException error) {
+      throw Errors.analysis("table " + identifier + " was dropped while it was being created");
+    } catch (Refused refused) {
+      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
+      throw new NoSuchNamespaceException(identifier.namespace());
+    }
+  }
+
+  /** A table as Spark describes it to those who create or replace it. */
+  private static ObjectNode described(Identifier identifier, TableInfo info) {
     ObjectNode arguments = named(identifier).put("schema", info.schema().json());
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(Json.transform(transform));
@@ -376,14 +392,37 @@ public class StreamhouseCatalog implements TableCatalog, SupportsNamespaces, Fun
         key.add(String.join(".", column.fieldNames()));
       }
     }
+    return arguments;
+  }
+
+  /** CREATE TABLE … AS SELECT: the table is there before its rows are, and goes again where they fail. */
+  @Override
+  public StagedTable stageCreate(Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return new WrittenTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
+  }
+
+  /** The rows of a table are replaced in one commit; the table stays, with what makes it that table. */
+  @Override
+  public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
-      ask("create_table", arguments, "TABLE_EXISTS", "DATABASE_NOT_FOUND");
-      return loadTable(identifier);
-    } catch (NoSuchTableException error) {
-      throw Errors.analysis("table " + identifier + " was dropped while it was being created");
+      JsonNode found = ask("replace_table", described(identifier, info), "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      return new WrittenTable(this, identifier, found, false);
     } catch (Refused refused) {
-      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
-      throw new NoSuchNamespaceException(identifier.namespace());
+      throw new NoSuchTableException(identifier);
+    }
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException {
+    try {
+      return stageReplace(identifier, info);
+    } catch (NoSuchTableException none) {
+      try {
+        return stageCreate(identifier, info);
+      } catch (TableAlreadyExistsException other) {
+        throw Errors.analysis("table " + identifier + " was created by another query meanwhile; run this one again");
+      }
     }
   }
 
@@ -952,6 +991,43 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
   public boolean truncateTable() {
     catalog.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
     return true;
+  }
+}
+
+/** A table that one statement creates or replaces, and fills. */
+final class WrittenTable extends WritableTable implements StagedTable {
+  private final boolean isNew;
+  private boolean hasRows;
+
+  WrittenTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
+    super(catalog, identifier, loaded);
+    this.isNew = isNew;
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    hasRows = true;
+    TableWriteBuilder builder = (TableWriteBuilder) super.newWriteBuilder(info);
+    return isNew ? builder : builder.truncate();
+  }
+
+  /** The rows committed themselves. */
+  @Override
+  public void commitStagedChanges() {
+    if (isNew || hasRows) return;
+    throw Errors.analysis(
+        "table " + tableName() + ": REPLACE TABLE without AS SELECT is not supported; use TRUNCATE TABLE to remove its "
+            + "rows, ALTER TABLE to change it, or DROP TABLE and CREATE TABLE");
+  }
+
+  @Override
+  public CustomTaskMetric[] reportDriverMetrics() {
+    return new CustomTaskMetric[0];
+  }
+
+  @Override
+  public void abortStagedChanges() {
+    if (isNew) catalog.dropTable(identifier);
   }
 }
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog import aggregates, alter, databases, procedures, scan, tables
+from streamhouse_spark.datasource.catalog import aggregates, alter, databases, procedures, replace, scan, tables
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.worker_memory import spare_modules
@@ -32,6 +32,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "tables": tables.tables,
     "create_table": tables.create_table,
     "describe": tables.describe,
+    "replace_table": replace.replace_table,
     "alter_table": alter.alter_table,
     "rename_table": alter.rename_table,
     "drop_table": tables.drop_table,

@@ -51,7 +51,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """CREATE TABLE. Everything is checked before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
-    properties = _table_properties(path, args.get("properties") or {})
+    properties = table_properties(path, args.get("properties") or {})
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     require_database(warehouse, path.database)
@@ -65,7 +65,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     return {}
 
 
-def _table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
+def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
     """The table's own among the properties that Spark passes. Raises `InvalidOptionError` for what cannot be."""
     provider = given.get("provider")
     if provider is not None and provider.lower() != PROVIDER:
