@@ -23,10 +23,10 @@ settings.load_profile("busy")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a JVM in one process: starting it costs more than running most of them."""
+    """Keep the tests that share a JVM in one process, those of the catalog in another: they need equally long."""
     for item in items:
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("catalog" if "test_catalog" in item.path.name else "spark"))
 
 
 @pytest.fixture(scope="session")

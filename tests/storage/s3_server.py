@@ -9,20 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 ACCESS_KEY_ID = "test-access-key"
 SECRET_ACCESS_KEY = "canary-secret-4711"
 
-_SERVE = """
-import logging, sys
-from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-server.stop()
-"""
+_PROGRAM = Path(__file__).with_name("s3_process.py")
 _START_SECONDS_MAX = 60
 
 
@@ -62,7 +54,7 @@ def settings_for(endpoint: str) -> dict[str, str]:
 @contextmanager
 def running_s3_server() -> Iterator[S3Server]:
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(_PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
