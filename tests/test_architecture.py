@@ -24,7 +24,7 @@ IMPORTERS = {
     "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
     "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py", "demo/other_readers.py"],
     "pypaimon": ["lake/paimon*.py"],
-    "lmdb": ["kv/lmdb_store.py"],
+    "lmdb": ["kv/environment.py"],
     "s3fs": ["storage_s3*.py"],
     "fsspec": ["storage_s3*.py"],
     "botocore": ["storage_s3*.py"],

@@ -1,0 +1,246 @@
+"""LMDB, with what its manual asks of those who use it. The only importer of ``lmdb``.
+
+An environment must not be opened twice in a process, nor be used across a fork, and its map cannot grow while it is
+being read. `Environment` keeps these rules for all threads of a process: it opens lazily, closes before a fork, opens
+again after it, and grows by itself. Writes are not synced: what a power loss leaves is never read again (see
+`streamhouse_spark.kv.tablet_files`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamhouse_spark.errors import StorageError
+
+if TYPE_CHECKING:
+    import lmdb
+
+MAP_BYTES = 1 << 28
+"""Address space of a new environment. It doubles when it is full; the file is only as large as its rows need."""
+READERS_MAX = 1024
+
+_Result = TypeVar("_Result")
+_DATABASES = (b"rows", b"meta")
+
+
+class DamagedError(Exception):
+    """The files of an environment are not what LMDB left there. Throw them away and build them again."""
+
+
+class Environment:
+    """Two sorted maps of bytes, ``rows`` and ``meta``, in one folder. Safe for threads, forks and other processes.
+
+    There must be one object for a folder in a process; `streamhouse_spark.kv.tablets` sees to that.
+    """
+
+    def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        self._folder = folder
+        self._map_bytes = map_bytes
+        self._lock = threading.Condition()
+        self._users = 0
+        self._env: Any = None
+        self._databases: dict[bytes, Any] = {}
+        _forkable.add(self)
+
+    @property
+    def data_file(self) -> Path:
+        return self._folder / "data.mdb"
+
+    def close(self) -> None:
+        """Close the files once nobody uses them. They are opened again by the next use."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._users == 0)
+            self._close()
+
+    def before_fork(self) -> None:
+        """Close what is open, once other threads are through, and let nobody open it until `after_fork`."""
+        self._lock.acquire()
+        self._lock.wait_for(lambda: self._users == 0)
+        self._close()
+
+    def after_fork(self) -> None:
+        self._lock.release()
+
+    def read(self, action: Callable[[Reader], _Result]) -> _Result:
+        """What ``action`` reads in one transaction: one state, whatever others write meanwhile.
+
+        Raises `DamagedError`, and `StorageError` where the local disk failed.
+        """
+        import lmdb
+
+        while True:
+            with self._used() as env:
+                try:
+                    with env.begin() as txn:
+                        return action(Reader(txn, self._databases))
+                except lmdb.MapResizedError:
+                    pass  # another process let it grow
+                except lmdb.Error as error:
+                    raise self._error(error) from error
+            self._resize(0)
+
+    def write(self, action: Callable[[Writer], _Result]) -> _Result:
+        """What ``action`` returns, and all of its writes or none of them. It may be called more than once."""
+        import lmdb
+
+        while True:
+            with self._used() as env:
+                try:
+                    with env.begin(write=True) as txn:
+                        return action(Writer(txn, self._databases))
+                except lmdb.MapResizedError:
+                    map_bytes = 0
+                except lmdb.MapFullError:
+                    map_bytes = 2 * env.info()["map_size"]
+                except lmdb.Error as error:
+                    raise self._error(error) from error
+            self._resize(map_bytes)
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _used(self) -> Iterator[lmdb.Environment]:
+        """The open environment, which nobody closes or resizes meanwhile."""
+        with self._lock:
+            env = self._env or self._open()
+            self._users += 1
+        try:
+            yield env
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._lock.notify_all()
+
+    def _open(self) -> Any:
+        import lmdb
+
+        try:
+            env = lmdb.open(
+                str(self._folder),
+                map_size=self._map_bytes,
+                max_dbs=len(_DATABASES),
+                max_readers=READERS_MAX,
+                sync=False,
+                metasync=False,
+                mode=0o600,
+            )
+        except lmdb.Error as error:
+            raise self._error(error) from error
+        try:
+            env.reader_check()  # readers that were killed keep pages from being used again
+            self._databases = {name: env.open_db(name) for name in _DATABASES}
+        except lmdb.Error as error:
+            env.close()
+            raise self._error(error) from error
+        self._env = env
+        return env
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _resize(self, map_bytes: int) -> None:
+        """Set the size of the map, to that of another process for 0, while nobody in this one uses it."""
+        import lmdb
+
+        with self._lock:
+            self._lock.wait_for(lambda: self._users == 0)
+            env = self._env or self._open()
+            if map_bytes and map_bytes <= env.info()["map_size"]:
+                return  # another thread was here first
+            try:
+                env.set_mapsize(map_bytes)
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            self._map_bytes = max(self._map_bytes, map_bytes)
+
+    def _error(self, error: Exception) -> Exception:
+        import lmdb
+
+        damages = (
+            lmdb.CorruptedError,
+            lmdb.InvalidError,
+            lmdb.PageNotFoundError,
+            lmdb.PanicError,
+            lmdb.VersionMismatchError,
+        )
+        if isinstance(error, damages):
+            return DamagedError(f"{self._folder}: {error}")
+        return StorageError(
+            f"the local cache in {self._folder} failed: {error}; check that the disk has space and that nobody else "
+            "uses the folder, or choose another by STREAMHOUSE_CACHE_DIR",
+        )
+
+
+class Reader:
+    """One read transaction."""
+
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any]) -> None:
+        self._txn = txn
+        self._rows = databases[b"rows"]
+        self._meta = databases[b"meta"]
+
+    def meta(self, name: bytes) -> bytes | None:
+        found: bytes | None = self._txn.get(name, db=self._meta)
+        return found
+
+    def values(self, keys: list[bytes]) -> list[bytes | None]:
+        """The value of each key, None where there is none. Sorted keys are found faster."""
+        get, rows = self._txn.get, self._rows
+        return [get(key, None, rows) for key in keys]
+
+    def items(self, first: bytes, num_items: int) -> list[tuple[bytes, bytes]]:
+        """Up to so many items from the first key at or behind ``first`` on, in the order of their keys."""
+        with self._txn.cursor(db=self._rows) as cursor:
+            if not (cursor.set_range(first) if first else cursor.first()):
+                return []
+            return [item for item, _ in zip(cursor.iternext(), range(num_items), strict=False)]
+
+    def num_rows(self) -> int:
+        count: int = self._txn.stat(self._rows)["entries"]
+        return count
+
+
+class Writer(Reader):
+    """One write transaction: others see all of it or nothing."""
+
+    def put_meta(self, name: bytes, value: bytes) -> None:
+        self._txn.put(name, value, db=self._meta)
+
+    def put(self, items: list[tuple[bytes, bytes]], *, append: bool = False) -> None:
+        """Set values. With ``append`` keys are sorted and behind all that are there, which is faster."""
+        with self._txn.cursor(db=self._rows) as cursor:
+            _, added = cursor.putmulti(items, append=append)
+        if append and added != len(items):  # LMDB leaves a key out that is not behind the last one
+            raise DamagedError(f"only {added} of {len(items)} keys were added: they are not in their order")
+
+    def delete(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self._txn.delete(key, db=self._rows)
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+_forkable: weakref.WeakSet[Environment] = weakref.WeakSet()
+_forking: list[Environment] = []
+
+
+def _before_fork() -> None:
+    for environment in list(_forkable):
+        environment.before_fork()
+        _forking.append(environment)
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop().after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,126 @@
+"""Primary keys as bytes whose order is the order of the keys: what a KV tablet is sorted by.
+
+Each column is written so that bytes compare as its values do: integers, dates, timestamps and decimals big endian with
+the sign bit flipped; floats so that negative ones come before positive ones and NaN behind all; strings and binaries
+with each zero byte followed by ``FF``, and two zero bytes behind. No column's bytes begin another value's, so those of
+the first columns of a key are a prefix of exactly the keys that begin with these values.
+
+As in Spark, -0.0 is 0.0 and every NaN is the same key. Strings compare by their UTF-8 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEY_BYTES_MAX: Final = 495
+"""Longer keys are stored as their first `_HEAD_BYTES` and a digest, which no shorter key can equal."""
+_HEAD_BYTES = 480
+_DIGEST_BYTES = 16
+
+_EMPTY = pa.scalar(b"", pa.binary())
+_END = pa.scalar(b"\x00\x00", pa.binary())
+
+
+def is_key_type(data_type: pa.DataType) -> bool:
+    """Whether values of the type can be (part of) a primary key: every scalar type can."""
+    return _is_bytes(data_type) or _width(data_type) is not None
+
+
+def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
+    """The key of each row. Columns have no nulls and the same length.
+
+    A key of a few columns only is the prefix of all keys that begin with these values.
+    """
+    parts: list[Any] = []
+    fixed: list[npt.NDArray[np.uint8]] = []
+    for column in columns:
+        if _is_bytes(column.type):
+            parts += [*_joined(fixed), _escaped(column), _END]
+            fixed = []
+        else:
+            fixed.append(_fixed_bytes(column))
+    parts += _joined(fixed)
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
+
+
+def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
+    """The keys as LMDB can hold them: at most 496 bytes."""
+    found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
+    if found and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
+        found = [_shortened(key) if len(key) > KEY_BYTES_MAX else key for key in found]
+    return found
+
+
+def stored_prefix(prefix: bytes) -> bytes:
+    """What all stored keys that begin with the prefix begin with; others may too where it is cut."""
+    return prefix[:_HEAD_BYTES]
+
+
+def _shortened(key: bytes) -> bytes:
+    return key[:_HEAD_BYTES] + hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_binary(data_type))
+
+
+def _width(data_type: pa.DataType) -> int | None:
+    types = pa.types
+    if types.is_boolean(data_type):
+        return 1
+    scalar = types.is_signed_integer(data_type) or types.is_date32(data_type) or types.is_timestamp(data_type)
+    if scalar or types.is_float32(data_type) or types.is_float64(data_type) or types.is_decimal128(data_type):
+        return int(data_type.bit_width // 8)
+    return None
+
+
+def _escaped(column: pa.Array) -> pa.BinaryArray:
+    values = column.view(pa.binary())
+    data = values.buffers()[2]
+    if data is None or 0 not in np.frombuffer(data, np.uint8):
+        return values
+    return pc.replace_substring(values, b"\x00", b"\x00\xff")
+
+
+def _fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """One row of bytes for each value, in the order of the values."""
+    if pa.types.is_boolean(column.type):
+        flags: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
+        return flags.view(np.uint8).reshape(-1, 1)
+    width = column.type.bit_width // 8
+    data = np.frombuffer(column.buffers()[1], np.uint8, (column.offset + len(column)) * width)
+    little = data.reshape(-1, width)[column.offset :]
+    if pa.types.is_floating(column.type):
+        return _float_bytes(little)
+    big = little[:, ::-1].copy()
+    big[:, 0] ^= 0x80
+    return big
+
+
+def _float_bytes(little: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    width = little.shape[1]
+    values = np.ascontiguousarray(little).view(f"<f{width}").reshape(-1) + 0.0  # -0.0 becomes 0.0
+    values[np.isnan(values)] = np.nan
+    bits = values.view(f"<u{width}")
+    sign = bits.dtype.type(1 << (8 * width - 1))
+    ordered = np.where(bits & sign, ~bits, bits | sign)
+    return ordered.astype(f">u{width}").view(np.uint8).reshape(-1, width)
+
+
+def _joined(columns: list[npt.NDArray[np.uint8]]) -> list[pa.BinaryArray]:
+    if not columns:
+        return []
+    rows = np.ascontiguousarray(columns[0] if len(columns) == 1 else np.hstack(columns))
+    width = rows.shape[1]
+    bounds = np.arange(0, (len(rows) + 1) * width, width, dtype=np.int32)
+    return [pa.BinaryArray.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(bounds), pa.py_buffer(rows)])]

@@ -1,0 +1,326 @@
+"""Rows as bytes, and back: what a KV tablet stores under a key. Vectorised over Arrow arrays both ways.
+
+A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian. A
+nested column is such bytes again: a struct is a row; a list is ``[u32 count][u32 length of each element][elements]``
+with each element a row of one column; a map is a list of entries. A value under a null is zero, or has no bytes, so
+equal rows have equal bytes (for floats: the same bits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64Array = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_EMPTY = pa.scalar(b"", pa.binary())
+_LENGTH = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Byte strings within one buffer: string i is ``data[starts[i]:ends[i]]``. In order, without overlap."""
+
+    data: Bytes
+    starts: Int64Array
+    ends: Int64Array
+
+    @classmethod
+    def of(cls, values: Sequence[bytes]) -> Packed:
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        ends = np.cumsum(lengths)
+        return cls(np.frombuffer(b"".join(values), np.uint8), ends - lengths, ends)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def behind(self, num_bytes: int) -> Packed:
+        """Each string without its first bytes."""
+        return Packed(self.data, self.starts + num_bytes, self.ends)
+
+    def where(self, chosen: npt.NDArray[Any]) -> Packed:
+        return Packed(self.data, self.starts[chosen], self.ends[chosen])
+
+    def fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """What stands at the beginning of each string."""
+        if not len(self):
+            return np.empty(0, dtype)
+        width = dtype.itemsize
+        return np.lib.stride_tricks.sliding_window_view(self.data, width)[self.starts].reshape(-1).view(dtype)
+
+
+class RowCodec:
+    """Packs rows of these column types. Fixed once data is stored: the order and the types are the format."""
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._types = list(types)
+        self._fixed = {i: dtype for i, t in enumerate(types) if (dtype := _fixed_dtype(t)) is not None}
+        self._cells = {i: _cell_codec(t) for i, t in enumerate(types) if i not in self._fixed}
+        fields: list[tuple[Any, ...]] = [("null", "u1", ((len(types) + 7) // 8,))]
+        fields += [(f"c{i}", dtype) for i, dtype in self._fixed.items()]
+        fields += [(f"l{i}", _LENGTH) for i in self._cells]
+        self._header = np.dtype(fields)
+
+    # -- packing --------------------------------------------------------------------------------------------------
+
+    def pack(self, columns: Sequence[pa.Array], *, first: bytes = b"") -> pa.BinaryArray:
+        """The bytes of each row, ``first`` before each. All of them together must stay below 2 GiB."""
+        num_rows = len(columns[0])
+        header = np.zeros(num_rows, self._header)
+        cells: list[pa.Array] = []
+        for i, column in enumerate(columns):
+            if column.null_count:
+                header["null"][:, i >> 3] |= _bits(column.is_null()) << np.uint8(i & 7)
+            if i in self._fixed:
+                header[f"c{i}"] = _fixed_values(column, self._fixed[i])
+            else:
+                cell = self._cells[i].pack(column)
+                header[f"l{i}"] = np.diff(_offsets(cell))
+                cells.append(cell)
+        width = self._header.itemsize
+        parts = [_repeated(first, num_rows)] if first else []
+        parts.append(_fixed_size(header, width))
+        return parts[0] if len(parts) + len(cells) == 1 else pc.binary_join_element_wise(*parts, *cells, _EMPTY)
+
+    # -- unpacking ------------------------------------------------------------------------------------------------
+
+    def unpack(self, rows: Packed, wanted: Sequence[int] | None = None) -> list[pa.Array]:
+        """The wanted columns of the rows, all by default."""
+        header = rows.fixed(self._header)
+        spans = self._spans(rows, header)
+        found = []
+        for i in range(len(self._types)) if wanted is None else wanted:
+            null = (header["null"][:, i >> 3] >> np.uint8(i & 7)) & np.uint8(1)
+            if i in self._fixed:
+                values = _fixed_array(np.ascontiguousarray(header[f"c{i}"]), self._types[i])
+                found.append(_with_nulls(values, null) if null.any() else values)
+            else:
+                found.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
+        return found
+
+    def _spans(self, rows: Packed, header: npt.NDArray[Any]) -> dict[int, Packed]:
+        """Where the bytes of each column without fixed width are."""
+        spans = {}
+        start = rows.starts + self._header.itemsize
+        for i in self._cells:
+            end = start + header[f"l{i}"]
+            spans[i] = Packed(rows.data, start, end)
+            start = end
+        return spans
+
+
+# -- cells: columns without fixed width -------------------------------------------------------------------------------
+
+
+class _Cell:
+    """One column whose values have different lengths."""
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self._type = data_type
+
+    def pack(self, column: pa.Array) -> pa.BinaryArray:
+        """The bytes of each value, none for null."""
+        raise NotImplementedError
+
+    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+        raise NotImplementedError
+
+
+class _Bytes(_Cell):
+    """Strings and binaries, as they are."""
+
+    def pack(self, column: pa.Array) -> pa.BinaryArray:
+        values = column.view(pa.binary()) if pa.types.is_string(column.type) else column
+        return values.fill_null(b"") if values.null_count else values
+
+    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+        bounds = np.empty(2 * len(cells) + 1, np.int32)
+        bounds[0:-1:2], bounds[1::2] = cells.starts, cells.ends
+        bounds[-1] = bounds[-2] if len(cells) else 0
+        both = pa.BinaryArray.from_buffers(
+            pa.binary(), 2 * len(cells), [None, pa.py_buffer(bounds), pa.py_buffer(cells.data)]
+        )
+        values = both.take(pa.array(np.arange(0, 2 * len(cells), 2), mask=null if null.any() else None))
+        return values.view(self._type)
+
+
+class _Struct(_Cell):
+    """A struct is a row of its fields."""
+
+    def __init__(self, data_type: pa.StructType) -> None:
+        super().__init__(data_type)
+        self._rows = RowCodec([field.type for field in data_type])
+
+    def pack(self, column: pa.StructArray) -> pa.BinaryArray:
+        packed = self._rows.pack(column.flatten())
+        return _emptied(packed, column) if column.null_count else packed
+
+    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+        if not null.any():
+            return pa.StructArray.from_arrays(self._rows.unpack(cells), fields=list(self._type))
+        there = pa.StructArray.from_arrays(self._rows.unpack(cells.where(~null)), fields=list(self._type))
+        return there.take(pa.array(np.cumsum(~null) - 1, mask=null))
+
+
+class _List(_Cell):
+    """A list: how many, the length of each, and the elements as rows of one column."""
+
+    def __init__(self, data_type: pa.ListType) -> None:
+        super().__init__(data_type)
+        self._elements = RowCodec([data_type.value_type])
+
+    def pack(self, column: pa.ListArray) -> pa.BinaryArray:
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        elements = self._elements.pack([column.flatten()])
+        ends = _offsets(elements).astype(np.int64)
+        lengths = np.diff(ends).astype(_LENGTH)
+        packed = pc.binary_join_element_wise(
+            _fixed_size(counts.astype(_LENGTH), _LENGTH.itemsize),
+            _slices(pa.py_buffer(lengths), bounds * _LENGTH.itemsize),
+            _slices(elements.buffers()[2], ends[bounds]),
+            _EMPTY,
+        )
+        return _emptied(packed, column) if column.null_count else packed
+
+    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+        elements, counts = self._element_spans(cells.where(~null))
+        all_counts = np.zeros(len(null), np.int32)
+        all_counts[~null] = counts
+        bounds = np.concatenate([np.zeros(1, np.int32), np.cumsum(all_counts, dtype=np.int32)])
+        values = self._elements.unpack(elements)[0]
+        mask = pa.array(null) if null.any() else None
+        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values, type=self._type, mask=mask)
+
+    @staticmethod
+    def _element_spans(cells: Packed) -> tuple[Packed, Int64Array]:
+        counts = cells.fixed(_LENGTH).astype(np.int64)
+        behind = np.cumsum(counts)
+        row = np.repeat(np.arange(len(counts)), counts)
+        place = np.arange(int(behind[-1]) if len(behind) else 0) - (behind - counts)[row]  # within its list
+        at = cells.starts[row] + _LENGTH.itemsize * (place + 1)
+        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).fixed(_LENGTH).astype(np.int64)
+        before = np.cumsum(lengths) - lengths
+        first = before[np.minimum(behind - counts, max(len(before) - 1, 0))] if len(before) else behind
+        starts = (cells.starts + _LENGTH.itemsize * (counts + 1) - first)[row] + before
+        return Packed(cells.data, starts, starts + lengths), counts
+
+
+class _Map(_Cell):
+    """A map is the list of its entries."""
+
+    def __init__(self, data_type: pa.MapType) -> None:
+        super().__init__(data_type)
+        entry = pa.struct([pa.field("key", data_type.key_type, nullable=False), pa.field("value", data_type.item_type)])
+        self._list_type = pa.list_(entry)
+        self._entries = _List(self._list_type)
+
+    def pack(self, column: pa.MapArray) -> pa.BinaryArray:
+        entries = pa.StructArray.from_arrays([column.keys, column.items], fields=list(self._list_type.value_type))
+        validity, offsets = column.buffers()[:2]
+        lists = pa.Array.from_buffers(
+            self._list_type, len(column), [validity, offsets], column.null_count, column.offset, [entries]
+        )
+        return self._entries.pack(lists)
+
+    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+        lists = self._entries.unpack(cells, null)
+        keys, items = lists.values.flatten()
+        entries = pa.StructArray.from_arrays([keys, items], fields=[self._type.key_field, self._type.item_field])
+        validity, offsets = lists.buffers()[:2]
+        return pa.Array.from_buffers(
+            self._type, len(lists), [validity, offsets], lists.null_count, lists.offset, [entries]
+        )
+
+
+def _cell_codec(data_type: pa.DataType) -> _Cell:
+    if pa.types.is_string(data_type) or pa.types.is_binary(data_type):
+        return _Bytes(data_type)
+    if pa.types.is_struct(data_type):
+        return _Struct(data_type)
+    if pa.types.is_list(data_type):
+        return _List(data_type)
+    if pa.types.is_map(data_type):
+        return _Map(data_type)
+    raise TypeError(f"no bytes are defined for type {data_type}")
+
+
+# -- fixed-width columns ----------------------------------------------------------------------------------------------
+
+
+def _fixed_dtype(data_type: pa.DataType) -> np.dtype[Any] | None:
+    if pa.types.is_boolean(data_type):
+        return np.dtype("u1")
+    if pa.types.is_decimal128(data_type):
+        return np.dtype("V16")
+    if pa.types.is_signed_integer(data_type) or pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
+        return np.dtype(f"<i{data_type.bit_width // 8}")
+    if pa.types.is_floating(data_type):
+        return np.dtype(f"<f{data_type.bit_width // 8}")
+    return None
+
+
+def _fixed_values(column: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if pa.types.is_boolean(column.type):
+        return _bits(column)
+    data = column.buffers()[1]
+    if data is None:
+        return np.zeros(len(column), dtype)
+    values = np.frombuffer(data, dtype, column.offset + len(column))[column.offset :]
+    if not column.null_count:
+        return values
+    values = values.copy()
+    values[_bits(column.is_null()).view(np.bool_)] = np.zeros(1, dtype)[0]
+    return values
+
+
+def _fixed_array(values: npt.NDArray[Any], data_type: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(data_type):
+        return pa.array(values.view(np.bool_))
+    return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(values)], 0)
+
+
+def _with_nulls(values: pa.Array, null: npt.NDArray[np.uint8]) -> pa.Array:
+    validity = np.packbits(null == 0, bitorder="little")
+    return pa.Array.from_buffers(values.type, len(values), [pa.py_buffer(validity), values.buffers()[1]])
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------------------
+
+
+def _bits(flags: pa.BooleanArray) -> npt.NDArray[np.uint8]:
+    values = flags.fill_null(False) if flags.null_count else flags
+    bits: npt.NDArray[np.uint8] = values.to_numpy(zero_copy_only=False).view(np.uint8)
+    return bits
+
+
+def _offsets(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    return np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
+
+
+def _fixed_size(values: npt.NDArray[Any], width: int) -> pa.BinaryArray:
+    """The bytes of each value."""
+    return _slices(pa.py_buffer(np.ascontiguousarray(values)), np.arange(0, (len(values) + 1) * width, width))
+
+
+def _repeated(value: bytes, count: int) -> pa.BinaryArray:
+    return _slices(pa.py_buffer(value * count), np.arange(0, (count + 1) * len(value), len(value)))
+
+
+def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
+    offsets = bounds.astype(np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
+    )
+
+
+def _emptied(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
+    """No bytes where the column is null."""
+    return pc.if_else(column.is_valid(), packed, _EMPTY)

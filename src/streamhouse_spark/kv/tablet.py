@@ -1,0 +1,155 @@
+"""One bucket's current rows, by key: a local materialisation of the log, never the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from streamhouse_spark.kv.environment import DamagedError, Environment, Reader, Writer
+from streamhouse_spark.kv.tablet_files import TabletFiles
+
+ITEMS_PER_STEP: Final = 65_536
+
+_IDENTITY = b"identity"
+_APPLIED = b"applied"
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Values of keys at one state of the log: after all changes below ``applied``, and none from there on."""
+
+    applied: int
+    values: list[bytes | None]
+
+
+class Tablet:
+    """The rows of a bucket after all changes below the offset `applied`; empty and at 0 when it is new.
+
+    Safe for threads, forks and other processes of this host, which may all apply: who applies says which offset it
+    begins at, and that is compared in the same transaction that stores the rows and the new offset. Only changes that
+    are committed to the log may be applied, so a tablet is never ahead of it.
+
+    A tablet whose files are damaged or of another identity begins anew, empty.
+    """
+
+    def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
+        """``identity``, JSON, says what the keys and values mean: under another one the rows count for nothing."""
+        self._files = files
+        self._identity = json.dumps(identity, sort_keys=True).encode()
+        self._environment = (
+            Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
+        )
+        self._claim()
+
+    def close(self) -> None:
+        self._environment.close()
+        self._files.release()
+
+    @property
+    def applied(self) -> int:
+        """Offset of the first change of the log that the rows do not have."""
+        return self._read(_applied)
+
+    @property
+    def num_rows(self) -> int:
+        return self._read(Reader.num_rows)
+
+    def find(self, keys: list[bytes]) -> Found:
+        """The values of the keys, all of one state. Sorted keys are found faster."""
+        return self._read(lambda reader: Found(_applied(reader), reader.values(keys)))
+
+    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> int:
+        """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
+
+        All of them are of one state; the result is its `applied`. Until it ends, what others overwrite needs new space.
+        """
+
+        def read(reader: Reader) -> int:
+            first = prefix
+            while items := reader.items(first, ITEMS_PER_STEP):
+                inside = [item for item in items if item[0].startswith(prefix)] if prefix else items
+                if inside:
+                    take(inside)
+                if len(inside) < ITEMS_PER_STEP:
+                    break
+                first = items[-1][0] + b"\x00"
+            return _applied(reader)
+
+        return self._read(read)
+
+    def apply(self, changes: Mapping[bytes, bytes | None], start: int, end: int) -> bool:
+        """Store what the log's changes ``[start, end)`` make of keys: a value, or None for deleted.
+
+        **Commit point:** LMDB's own, of rows and offset together. Whether they were applied: not where the tablet is
+        not at ``start``, because another thread or process applied.
+        """
+        items = sorted(changes.items())
+        put = [(key, value) for key, value in items if value is not None]
+        deleted = [key for key, value in items if value is None]
+
+        def write(writer: Writer) -> bool:
+            if _applied(writer) != start:
+                return False
+            writer.put(put)
+            writer.delete(deleted)
+            writer.put_meta(_APPLIED, b"%d" % end)
+            return True
+
+        return self._write(write)
+
+    def restore(self, items: Callable[[], Iterable[list[tuple[bytes, bytes]]]], applied: int) -> bool:
+        """Become these rows, given in the order of their keys, at this offset. Whether: only a new tablet does.
+
+        **Commit point:** LMDB's own, of all rows and the offset. ``items`` may be called more than once.
+        """
+
+        def write(writer: Writer) -> bool:
+            if _applied(writer) or writer.num_rows():
+                return False
+            for step in items():
+                writer.put(step, append=True)
+            writer.put_meta(_APPLIED, b"%d" % applied)
+            return True
+
+        return self._write(write)
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Begin anew, empty. Nothing is lost: the log has all rows."""
+        self._environment.close()
+        if not self._files.remove():
+            raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
+        self._claim()
+
+    def _claim(self) -> None:
+        self._files.claim()
+        try:
+            known = self._environment.read(lambda reader: reader.meta(_IDENTITY))
+            if known is None:
+                self._write(lambda writer: writer.put_meta(_IDENTITY, self._identity))
+                return
+        except DamagedError:
+            known = None
+        if known != self._identity:
+            self.reset()
+
+    def _read(self, action: Callable[[Reader], _Result]) -> _Result:
+        try:
+            return self._environment.read(action)
+        except DamagedError:
+            self.reset()
+            return self._environment.read(action)
+
+    def _write(self, action: Callable[[Writer], _Result]) -> _Result:
+        try:
+            return self._environment.write(action)
+        finally:
+            self._files.stamp()
+
+
+def _applied(reader: Reader) -> int:
+    return int(reader.meta(_APPLIED) or b"0")

@@ -1,0 +1,38 @@
+"""The tablets that this process has open: one object for each bucket, however many tables and threads use it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_files import TabletFiles, cache_bytes_max, cache_folder, evict
+
+_open: dict[Path, Tablet] = {}
+_lock = threading.RLock()
+
+
+def tablet(table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
+    """The bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+
+    Opening one evicts others that no process uses, where the cache is too large.
+    """
+    files = TabletFiles(cache_folder(), table_uuid, bucket)
+    with _lock:
+        found = _open.get(files.folder)
+        if found is None:
+            found = _open[files.folder] = Tablet(files, identity)
+            evict(cache_folder(), cache_bytes_max())
+        return found
+
+
+def close_tablets() -> None:
+    """Close all; the next use opens them again. Nobody may be using one."""
+    with _lock:
+        while _open:
+            _open.popitem()[1].close()
+
+
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
