@@ -1,0 +1,220 @@
+"""Aggregate functions of merge engine ``aggregation``: folds of a column's values, key by key. Pure and vectorised.
+
+A fold gets the values of all keys in one array, each key's together and in the order in which they count, and says what
+they make of each key. It may be given its own result again as the first value, because that is what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, SchemaMismatchError
+
+Places = npt.NDArray[np.int64]
+Fold = Callable[[pa.Array, Places, int], pa.Array]
+"""``fold(values, keys, num_keys)``: the value of each key, null for one without values. ``keys`` ascend."""
+
+DELIMITER: Final = ","
+
+
+def last_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+    """The last one, null or not."""
+    last = np.full(num_keys, -1, np.int64)
+    last[keys] = np.arange(len(keys))
+    return values.take(pa.array(last, mask=last < 0))
+
+
+def first_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+    """The first one, null or not."""
+    first = np.full(num_keys, -1, np.int64)
+    first[keys[::-1]] = np.arange(len(keys))[::-1]
+    return values.take(pa.array(first, mask=first < 0))
+
+
+def ignoring_nulls(fold: Fold) -> Fold:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+        if not values.null_count:
+            return fold(values, keys, num_keys)
+        valid = values.is_valid()
+        return fold(values.filter(valid), keys[valid.to_numpy(zero_copy_only=False)], num_keys)
+
+    return folded
+
+
+def _grouped(function: str) -> Fold:
+    """A fold that Arrow has. It ignores nulls."""
+
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+        groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
+        found = groups.aggregate([("value", function)]).combine_chunks()
+        place = np.full(num_keys, -1, np.int64)
+        place[found["key"].to_numpy()] = np.arange(len(found))
+        column = pa.chunked_array(found[f"value_{function}"]).combine_chunks()
+        return column.take(pa.array(place, mask=place < 0))
+
+    return folded
+
+
+def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+    data_type = values.type
+    if pa.types.is_decimal(data_type):
+        wide = values.cast(pa.decimal256(76, data_type.scale))
+        return _fitting(_grouped("sum")(wide, keys, num_keys), data_type, "sum")
+    if pa.types.is_floating(data_type):
+        return _grouped("sum")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+    # Arrow's sum wraps around without a word: the halves of 64 bits are summed each for itself.
+    integers = values.cast(pa.int64())
+    raw = integers.fill_null(0).to_numpy()
+    high = _grouped("sum")(pa.array(raw >> 32), keys, num_keys).fill_null(0).to_numpy()
+    low = _grouped("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
+    carried = high + (low >> 32)
+    if ((carried > 2**31 - 1) | (carried < -(2**31))).any():
+        raise _overflow(data_type, "sum")
+    total = (carried << 32) | (low & 0xFFFFFFFF)
+    valid = _grouped("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
+    return _fitting(pa.array(total, mask=~valid), data_type, "sum")
+
+
+def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+    """Multiplied one by one: the n-th value of all keys at once. Decimals are rounded to their scale, half up."""
+    data_type = values.type
+    if pa.types.is_floating(data_type):
+        return _grouped("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+    scale = data_type.scale if pa.types.is_decimal(data_type) else 0
+    factors = values.cast(pa.decimal256(38, scale))
+    begins = np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]])
+    rank = np.arange(len(keys)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    product = first_value(factors, keys, num_keys)
+    for n in range(1, int(rank.max(initial=0)) + 1):
+        chosen = np.flatnonzero(rank == n)
+        place = np.full(num_keys, -1, np.int64)
+        place[keys[chosen]] = chosen
+        times = factors.take(pa.array(place, mask=place < 0)).fill_null(1)
+        exact = pc.multiply(product.cast(pa.decimal256(37, scale)), times.cast(pa.decimal256(37, scale)))
+        rounded = pc.round(exact, ndigits=scale, round_mode="half_towards_infinity")
+        product = _fitting(rounded, data_type, "product").cast(pa.decimal256(38, scale))
+    return _fitting(product, data_type, "product")
+
+
+def _list(delimiter: str) -> Fold:
+    """The texts behind each other; nulls are left out."""
+
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+        counts = np.bincount(keys, minlength=num_keys)
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(bounds), values, mask=pa.array(counts == 0))
+        return pc.binary_join(lists, delimiter)
+
+    return folded
+
+
+def _bitmaps(name: str) -> Fold:
+    """The union of serialized roaring bitmaps."""
+
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+        bitmap = _bitmap_class(name)
+        unions: dict[int, Any] = {}
+        for key, value in zip(keys.tolist(), values.to_pylist(), strict=True):
+            try:
+                found = bitmap.deserialize(value)
+            except Exception as error:
+                raise SchemaMismatchError(
+                    f"a value for {name} is no roaring bitmap: {error}; write valid ones"
+                ) from error
+            unions[key] = unions[key] | found if key in unions else found
+        return pa.array([unions[k].serialize() if k in unions else None for k in range(num_keys)], pa.binary())
+
+    return folded
+
+
+def _bitmap_class(name: str) -> Any:
+    try:
+        import pyroaring
+    except ImportError as error:
+        raise MissingExtraError(f"aggregate function {name} needs pyroaring; pip install pyroaring") from error
+    return pyroaring.BitMap if name == "rbm32" else pyroaring.BitMap64
+
+
+def _fitting(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Array:
+    try:
+        return values.cast(data_type)
+    except pa.ArrowInvalid as error:
+        raise _overflow(data_type, function) from error
+
+
+def _overflow(data_type: pa.DataType, function: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"the {function} of a key's values does not fit into {data_type}; nothing was written, use a wider type",
+        condition="AGGREGATE_OVERFLOW",
+    )
+
+
+# -- names and types --------------------------------------------------------------------------------------------------
+
+
+def _is_number(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_signed_integer(data_type) or types.is_floating(data_type) or types.is_decimal(data_type))
+
+
+def _is_ordered(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return _is_number(data_type) or bool(
+        types.is_string(data_type) or types.is_date(data_type) or types.is_timestamp(data_type)
+    )
+
+
+_TAKES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+    "sum": ("numbers", _is_number),
+    "product": ("numbers", _is_number),
+    "max": ("numbers, texts, dates and timestamps", _is_ordered),
+    "min": ("numbers, texts, dates and timestamps", _is_ordered),
+    "last_value": ("any column", lambda _type: True),
+    "last_value_ignore_nulls": ("any column", lambda _type: True),
+    "first_value": ("any column", lambda _type: True),
+    "first_value_ignore_nulls": ("any column", lambda _type: True),
+    "listagg": ("texts", pa.types.is_string),
+    "string_agg": ("texts", pa.types.is_string),
+    "bool_and": ("booleans", pa.types.is_boolean),
+    "bool_or": ("booleans", pa.types.is_boolean),
+    "rbm32": ("binaries", pa.types.is_binary),
+    "rbm64": ("binaries", pa.types.is_binary),
+}
+FUNCTIONS: Final = tuple(_TAKES)
+DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
+
+
+def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
+    """The fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError`, also for a type that it cannot take."""
+    if name not in _TAKES:
+        raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
+    takes, accepts = _TAKES[name]
+    if not accepts(data_type):
+        raise InvalidOptionError(
+            f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
+        )
+    if name in ("listagg", "string_agg"):
+        return ignoring_nulls(_list(delimiter))
+    if name in ("rbm32", "rbm64"):
+        return ignoring_nulls(_bitmaps(name))
+    return _FOLDS[name]
+
+
+_FOLDS: Final[Mapping[str, Fold]] = {
+    "sum": _sum,
+    "product": ignoring_nulls(_product),
+    "max": _grouped("max"),
+    "min": _grouped("min"),
+    "last_value": last_value,
+    "last_value_ignore_nulls": ignoring_nulls(last_value),
+    "first_value": first_value,
+    "first_value_ignore_nulls": ignoring_nulls(first_value),
+    "bool_and": _grouped("all"),
+    "bool_or": _grouped("any"),
+}

@@ -1,0 +1,81 @@
+"""The rows of a batch by their key: which come first, which last, which are deletions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """At most one row for each key of a batch, in the order of the keys: nulls where ``there`` is false."""
+
+    columns: tuple[pa.Array, ...]
+    there: Bools
+
+
+@dataclass(frozen=True)
+class KeyedBatch:
+    """Upserts and deletes of one batch, grouped by key; within a key in the order in which they were written.
+
+    ``columns`` are all columns of the table, sorted so. Rows ``[starts[k], ends[k])`` are of key k.
+    """
+
+    keys: pa.BinaryArray
+    """Each key once, ascending."""
+    columns: tuple[pa.Array, ...]
+    deleted: Bools
+    """Which rows delete their key; of these only the key columns count."""
+    starts: Places
+
+    @classmethod
+    def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
+        """``keys`` are those of `streamhouse_spark.kv.key_codec`, one for each row."""
+        order = pc.sort_indices(keys)  # stable
+        ordered = keys.take(order)
+        if len(ordered) < 2:
+            starts = np.zeros(len(ordered), np.int64)
+        else:
+            differs = pc.not_equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
+            starts = np.concatenate([[0], np.flatnonzero(differs.to_numpy(zero_copy_only=False)) + 1])
+        places = order.to_numpy()
+        taken = tuple(column.take(order) for column in columns)
+        return cls(ordered.take(pa.array(starts)), taken, deleted[places], starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def ends(self) -> Places:
+        return np.append(self.starts[1:], len(self.deleted))[: len(self.starts)]
+
+    @cached_property
+    def key_of_row(self) -> Places:
+        return np.repeat(np.arange(len(self)), self.ends - self.starts)
+
+    @cached_property
+    def has_deletion(self) -> Bools:
+        """Which keys the batch deletes, even where it writes them again."""
+        return np.logical_or.reduceat(self.deleted, self.starts) if len(self) else np.zeros(0, np.bool_)
+
+    @cached_property
+    def active(self) -> Bools:
+        """Which rows count: upserts behind the last deletion of their key."""
+        if not self.deleted.any():
+            return np.ones(len(self.deleted), np.bool_)
+        place = np.arange(len(self.deleted))
+        last_deletion = np.maximum.reduceat(np.where(self.deleted, place, -1), self.starts)
+        return place > last_deletion[self.key_of_row]
+
+    @cached_property
+    def has_active(self) -> Bools:
+        return ~self.deleted[self.ends - 1] if len(self) else np.zeros(0, np.bool_)

@@ -1,0 +1,126 @@
+"""Merge engines: what the rows of a batch make of the rows that are there. Pure, over Arrow columns.
+
+The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
+partial update names its target columns; the others stay as they are. A deletion with target columns makes these null,
+and removes the row where no other column but the key has a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.kv.aggregation import Fold, last_value
+from streamhouse_spark.kv.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
+
+
+class MergeEngine(Protocol):
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        """The rows of the batch's keys after it, given those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnwiseMerge:
+    """Each column for itself: its fold over the old value and those of the batch. The default, and ``aggregation``.
+
+    ``targets`` are the positions of the columns that a partial update names; None stands for all.
+    """
+
+    key_columns: frozenset[int]
+    folds: Mapping[int, Fold]
+    """Position → fold; the default is that the last value wins, null or not."""
+    targets: Collection[int] | None = None
+
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        kept = self._kept(batch, old)
+        there = batch.has_active | kept
+        columns = []
+        for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
+            if i in self.key_columns:
+                columns.append(_where(there, values.take(pa.array(batch.starts))))
+            elif self._is_target(i):
+                columns.append(self._folded(i, batch, values, before, old.there & ~batch.has_deletion))
+            else:
+                columns.append(_where(kept, before))
+        return KeyedRows(tuple(columns), there)
+
+    def _is_target(self, column: int) -> bool:
+        return self.targets is None or column in self.targets
+
+    def _kept(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
+        """Which rows are there whatever the batch writes behind its deletions."""
+        if not batch.has_deletion.any():
+            return old.there
+        others = np.zeros(len(batch), np.bool_)
+        for i, before in enumerate(old.columns):
+            if i not in self.key_columns and not self._is_target(i):
+                others |= _valid(before)
+        return old.there & (~batch.has_deletion | others)
+
+    def _folded(self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools) -> pa.Array:
+        """The column's fold over the values before, where the fold begins with them, and the rows that count."""
+        fold = self.folds.get(column, last_value)
+        if fold is last_value:  # the old value never counts, nor do rows before the last
+            return _where(batch.has_active, values.take(pa.array(batch.ends - 1)))
+        old_keys = np.flatnonzero(begins)
+        rows = np.flatnonzero(batch.active)
+        keys = np.concatenate([old_keys, batch.key_of_row[rows]])
+        order = np.argsort(keys, kind="stable")  # the old value comes first
+        both = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
+        return fold(both.take(pa.array(order)), keys[order], len(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRowMerge:
+    """The first row of a key stays; there are no deletions."""
+
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        return _chosen(batch, old, np.where(old.there, -1, batch.starts))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedMerge:
+    """The row with the largest version wins, of equal ones the last; rows without version are ignored."""
+
+    version_column: int
+
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        versions, known = _versions(batch.columns[self.version_column])
+        old_versions, old_known = _versions(old.columns[self.version_column])
+        rows = np.flatnonzero(known)
+        rows = rows[np.lexsort((rows, versions[rows], batch.key_of_row[rows]))]
+        newest = np.full(len(batch), -1, np.int64)
+        newest[batch.key_of_row[rows]] = rows  # of each key, the last assignment counts
+        wins = (newest >= 0) & (~old.there | ~old_known | (versions[newest] >= old_versions))
+        return _chosen(batch, old, np.where(wins, newest, -1))
+
+
+def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
+    """The row of the batch that is named for each key, the old one for -1."""
+    new = rows >= 0
+    places = np.where(new, rows + len(batch), np.arange(len(batch)))
+    columns = (
+        pa.concat_arrays([before, values]).take(pa.array(places))
+        for before, values in zip(old.columns, batch.columns, strict=True)
+    )
+    return KeyedRows(tuple(columns), new | old.there)
+
+
+def _where(there: Bools, values: pa.Array) -> pa.Array:
+    """The values, null where there is no row."""
+    return values if there.all() else values.take(pa.array(np.arange(len(values)), mask=~there))
+
+
+def _valid(values: pa.Array) -> Bools:
+    valid: Bools = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _versions(values: pa.Array) -> tuple[Places, Bools]:
+    """Integers and timestamps as 64-bit integers, and which of them are known."""
+    integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
+    return integers.fill_null(0).to_numpy(), _valid(values)
