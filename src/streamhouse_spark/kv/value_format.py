@@ -1,0 +1,81 @@
+"""The values of a tablet: rows of the table, each with the id of the schema that it was written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.kv.keyed_batch import KeyedRows
+from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.schema import TableSchema
+
+_SCHEMA_ID = np.dtype("<u4")
+
+
+class ValueFormat:
+    """Packs rows of a table's newest schema, and unpacks rows of every schema that it had, as the newest."""
+
+    def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:
+        self._schemas = schemas
+        self._schema_id = schema_id
+        self._codecs: dict[int, RowCodec] = {}
+        self._first = np.array(schema_id, _SCHEMA_ID).tobytes()
+
+    @property
+    def schema(self) -> TableSchema:
+        return self._schemas[self._schema_id]
+
+    def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """The value of each row, given all columns of the newest schema. Equal rows have equal values."""
+        packed = self._codec(self._schema_id).pack(columns, first=self._first)
+        values: list[bytes] = packed.to_numpy(zero_copy_only=False).tolist()
+        return values
+
+    def repacked(self, values: Sequence[bytes | None], rows: KeyedRows) -> Sequence[bytes | None]:
+        """The values of rows as `pack` gives them now, which differ from those that an older schema wrote."""
+        if all(value is None or value.startswith(self._first) for value in values):
+            return values
+        return [value if there else None for value, there in zip(self.pack(rows.columns), rows.there, strict=True)]
+
+    def unpack(self, values: Sequence[bytes | None], wanted: TableSchema | None = None) -> KeyedRows:
+        """The rows as some columns of the newest schema, all by default; nulls where there is no value."""
+        wanted = wanted or self.schema
+        there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        found = Packed.of([value for value in values if value is not None])
+        columns = self._columns(found, wanted)
+        if not there.all():
+            places = pa.array(np.cumsum(there) - 1, mask=~there)
+            columns = [column.take(places) for column in columns]
+        return KeyedRows(tuple(columns), there)
+
+    def _columns(self, rows: Packed, wanted: TableSchema) -> list[pa.Array]:
+        schema_ids = rows.fixed(_SCHEMA_ID)
+        parts, places = [], []
+        for schema_id in np.unique(schema_ids).tolist():
+            chosen = np.flatnonzero(schema_ids == schema_id)
+            places.append(chosen)
+            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), wanted))
+        if not parts:
+            return [pa.nulls(0, column.type) for column in wanted.columns]
+        if len(parts) == 1:
+            return parts[0]
+        order = pa.array(np.argsort(np.concatenate(places)))
+        return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
+
+    def _of_schema(self, schema_id: int, rows: Packed, wanted: TableSchema) -> list[pa.Array]:
+        place_of = {column.id: place for place, column in enumerate(self._schemas[schema_id].columns)}
+        known = [place_of[column.id] for column in wanted.columns if column.id in place_of]
+        found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
+        return [
+            found[place_of[column.id]].cast(column.type) if column.id in place_of else pa.nulls(len(rows), column.type)
+            for column in wanted.columns
+        ]
+
+    def _codec(self, schema_id: int) -> RowCodec:
+        codec = self._codecs.get(schema_id)
+        if codec is None:
+            types = [column.type for column in self._schemas[schema_id].columns]
+            codec = self._codecs[schema_id] = RowCodec(types)
+        return codec
