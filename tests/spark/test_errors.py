@@ -59,10 +59,10 @@ def test_no_name(spark, wh):
 @pytest.mark.spark41
 def test_no_warehouse(spark, wh, tmp_path):
     with pytest.raises(PySparkException) as failure:
-        load(spark, Warehouse(str(tmp_path / "nowhere")), "errors.table")
+        _ = load(spark, Warehouse(str(tmp_path / "nowhere")), "errors.table").schema  # Connect asks only now
     assert "WAREHOUSE_NOT_FOUND: " in our_line(failure)
     with pytest.raises(PySparkException) as failure:
-        spark.read.format("streamhouse").load("errors.table")
+        _ = spark.read.format("streamhouse").load("errors.table").schema
     assert "STREAMHOUSE_WAREHOUSE" in our_line(failure)
 
 

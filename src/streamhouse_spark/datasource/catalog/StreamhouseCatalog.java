@@ -924,6 +924,15 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     return Objects.hash(name(), loaded.get("pin"));
   }
 
+  /** Refuses options of the query that cannot be. */
+  void checkOptions(String mode, Map<String, String> options) {
+    if (options.isEmpty()) return;
+    ObjectNode arguments = Json.object().put("name", tableName()).put("mode", mode);
+    ObjectNode given = arguments.putObject("options");
+    options.forEach(given::put);
+    catalog.ask("check_options", arguments);
+  }
+
   /** The bucket key's column where buckets are decided by exactly one, else null. */
   String bucketColumn() {
     JsonNode buckets = loaded.get("buckets");
@@ -984,7 +993,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
     options.put("path", tableName());
     options.put("__streamhouse_uuid", id());
     SupportsWrite inner = (SupportsWrite) catalog.source().getTable(info.schema(), new Transform[0], options);
-    return new TableWriteBuilder(this, info.schema(), inner.newWriteBuilder(new WriteInfo(info, options)));
+    return new TableWriteBuilder(this, info, inner.newWriteBuilder(new WriteInfo(info, options)));
   }
 
   @Override
@@ -1110,12 +1119,12 @@ final class WriteInfo implements LogicalWriteInfo {
 
 final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   private final WritableTable table;
-  private final StructType rows;
+  private final LogicalWriteInfo info;
   private WriteBuilder inner;
 
-  TableWriteBuilder(WritableTable table, StructType rows, WriteBuilder inner) {
+  TableWriteBuilder(WritableTable table, LogicalWriteInfo info, WriteBuilder inner) {
     this.table = table;
-    this.rows = rows;
+    this.info = info;
     this.inner = inner;
   }
 
@@ -1127,25 +1136,58 @@ final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
 
   @Override
   public Write build() {
-    Write write = inner.build();
-    return !hasBucketColumn() || table.bucketCount() == 1 ? write : new BucketedWrite(table, write);
+    Map<String, String> options = info.options().asCaseSensitiveMap();
+    return !hasBucketColumn() || table.bucketCount() == 1
+        ? new TableWrite(table, options, inner.build())
+        : new BucketedWrite(table, options, inner.build());
   }
 
   /** Rows of a stream come as they are: without the key, Python says whether they fit. */
   private boolean hasBucketColumn() {
     String key = table.bucketColumn();
-    return key != null && Arrays.stream(rows.fieldNames()).anyMatch(key::equalsIgnoreCase);
+    return key != null && Arrays.stream(info.schema().fieldNames()).anyMatch(key::equalsIgnoreCase);
+  }
+}
+
+/** Options that cannot be are an error of the query's own; later they would be one of a Python worker. */
+class TableWrite implements Write {
+  final WritableTable table;
+  private final Map<String, String> options;
+  private final Write inner;
+
+  TableWrite(WritableTable table, Map<String, String> options, Write inner) {
+    this.table = table;
+    this.options = options;
+    this.inner = inner;
+  }
+
+  @Override
+  public String description() {
+    return inner.description();
+  }
+
+  @Override
+  public BatchWrite toBatch() {
+    table.checkOptions("write", options);
+    return inner.toBatch();
+  }
+
+  @Override
+  public StreamingWrite toStreaming() {
+    table.checkOptions("writeStream", options);
+    return inner.toStreaming();
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return inner.supportedCustomMetrics();
   }
 }
 
 /** A write whose tasks own whole buckets, so that a commit has few segments. */
-final class BucketedWrite implements RequiresDistributionAndOrdering {
-  private final WritableTable table;
-  private final Write inner;
-
-  BucketedWrite(WritableTable table, Write inner) {
-    this.table = table;
-    this.inner = inner;
+final class BucketedWrite extends TableWrite implements RequiresDistributionAndOrdering {
+  BucketedWrite(WritableTable table, Map<String, String> options, Write inner) {
+    super(table, options, inner);
   }
 
   @Override
@@ -1166,26 +1208,6 @@ final class BucketedWrite implements RequiresDistributionAndOrdering {
   @Override
   public SortOrder[] requiredOrdering() {
     return new SortOrder[0];
-  }
-
-  @Override
-  public String description() {
-    return inner.description();
-  }
-
-  @Override
-  public BatchWrite toBatch() {
-    return inner.toBatch();
-  }
-
-  @Override
-  public StreamingWrite toStreaming() {
-    return inner.toStreaming();
-  }
-
-  @Override
-  public CustomMetric[] supportedCustomMetrics() {
-    return inner.supportedCustomMetrics();
   }
 }
 
@@ -1414,6 +1436,7 @@ final class TableScan
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
     streaming = true;
+    table.checkOptions("readStream", options);
     Map<String, String> all = table.catalog.options(options);
     all.put("path", table.tableName());
     all.put("__streamhouse_uuid", table.id());

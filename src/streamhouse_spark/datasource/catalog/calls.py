@@ -15,7 +15,16 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog import aggregates, alter, databases, procedures, replace, scan, tables
+from streamhouse_spark.datasource.catalog import (
+    aggregates,
+    alter,
+    databases,
+    procedures,
+    replace,
+    scan,
+    scan_options,
+    tables,
+)
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.worker_memory import spare_modules
@@ -41,6 +50,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "load": scan.load,
     "plan": scan.plan,
     "aggregate": aggregates.aggregate,
+    "check_options": scan_options.check_options,
     "procedures": procedures.procedures,
     "call_procedure": procedures.call_procedure,
 }

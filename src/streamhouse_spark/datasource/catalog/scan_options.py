@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from streamhouse_spark.datasource.catalog.pins import ReadPin
+from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.options import (
     FULL,
@@ -14,9 +16,26 @@ from streamhouse_spark.options import (
     StreamReadOptions,
     parse_read_options,
     parse_stream_read_options,
+    parse_stream_write_options,
+    parse_write_options,
 )
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.views import CHANGELOG, LAKE
+
+
+def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
+    given = arguments["options"]
+    match arguments["mode"]:
+        case "readStream":
+            parse_catalog_stream_options(arguments["name"], given)
+        case "writeStream":
+            parse_stream_write_options(given)
+        case "write":
+            parse_write_options(given)
+        case mode:
+            raise ValueError(f"unknown mode {mode!r}")
+    return {}
 
 
 def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
