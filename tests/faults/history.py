@@ -44,8 +44,10 @@ class Batch:
     """Its rows take the place of all that are there."""
     truncations_before: int = 0
     """How many truncations had begun when the client was given offsets."""
+    truncations_at_first: int | None = None
+    """How many had begun when it was sent for the first time."""
     is_amid_truncation: bool = False
-    """One of these had not ended by then."""
+    """Others began since then, or had not ended by the time that the client was given offsets: either may be first."""
     columns: int = 0
     """How many of the columns that were added to the table its rows have."""
 
@@ -107,6 +109,8 @@ class History:
         A batch is sent again only with its transaction, or when its client was told that nothing was added.
         """
         before = self.batches[batch.number]
+        if before.truncations_at_first is None:
+            before = replace(before, truncations_at_first=len(self.truncations))
         assert batch.transaction is not None or before.told in (Told.NOTHING, Told.REFUSED), before
         self._note(before, Told.ATTEMPTED)
         try:
@@ -127,12 +131,13 @@ class History:
             assert dict(offsets) in (dict(before.offsets or {}), {}), f"{before} was then given {offsets}"
             self.batches[batch.number] = before
         elif offsets.num_rows:
+            meanwhile = len(self.truncations) - (before.truncations_at_first or 0) - batch.overwrites
             self.batches[batch.number] = replace(
                 before,
                 told=Told.ACKNOWLEDGED,
                 offsets=offsets,
                 truncations_before=len(self.truncations),
-                is_amid_truncation=Told.ATTEMPTED in self.truncations,
+                is_amid_truncation=meanwhile > 0 or Told.ATTEMPTED in self.truncations,
             )
         return offsets
 

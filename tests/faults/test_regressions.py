@@ -8,6 +8,7 @@ from faults import interleave as il
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.history import SCHEMA, Batch
 from faults.late_storage import LateStorage
+from faults.ledger import Ledger
 from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
@@ -319,3 +320,24 @@ def test_a_table_that_gets_its_name_and_rows_while_unnamed_ones_are_cleaned_keep
             run.check()
             survived += 1
     assert survived > 3
+
+
+def test_rows_overwritten_before_their_writer_hears_of_them_are_not_missed():
+    """Of the histories' own bookkeeping: both orders are right for an append and an overwrite at the same time."""
+    run = started()
+    uuid = run.open().uuid
+    run.ledger = Ledger(run.memory, uuid)
+    run.ledger.observe()
+    overwritten = []
+
+    def plan(_: int, method: str, key: str) -> None:
+        if method == "put_if_absent" and "/commits/" in key:
+            run.clock.advance(FLOOR_CHECK_MS + 1)
+        elif "/floors/" in key and run.memory.list(commit_key(uuid, 3)) and not overwritten:
+            run.ledger.observe()
+            overwritten.append(run.history.append(il.rival(run), run.history.new_batch(2, overwrites=True)))
+
+    run.start_process(FaultyStorage(run.memory, plan))
+    run.append()
+    assert overwritten
+    run.check()
