@@ -35,7 +35,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
         result.log_rows += len(log.offsets)
     for segment in state.live_segments():
         try:
-            verify_segment(table.storage, table.uuid, segment, state.schemas[segment.schema_id].arrow)
+            verify_segment(table.storage, table.uuid, segment, state.written_schema(segment.schema_id).arrow)
         except CorruptDataError as error:
             result.problems.append(str(error))
         result.segments += 1

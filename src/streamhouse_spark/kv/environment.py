@@ -221,6 +221,9 @@ class Writer(Reader):
         if append and added != len(items):  # LMDB leaves a key out that is not behind the last one
             raise DamagedError(f"only {added} of {len(items)} keys were added: they are not in their order")
 
+    def clear(self) -> None:
+        self._txn.drop(self._rows, delete=False)
+
     def delete(self, keys: list[bytes]) -> None:
         for key in keys:
             self._txn.delete(key, db=self._rows)

@@ -14,19 +14,21 @@ ITEMS_PER_STEP: Final = 65_536
 
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
+_BEGINS = b"begins"
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Values of keys at one state of the log: after all changes below ``applied``, and none from there on."""
+    """Values of keys at one state of the log: after all changes of ``[begins, applied)``, and no others."""
 
+    begins: int
     applied: int
     values: list[bytes | None]
 
 
 class Tablet:
-    """The rows of a bucket after all changes below the offset `applied`; empty and at 0 when it is new.
+    """The rows of a bucket after all changes of the offsets ``[begins, applied)``; empty and at 0 when it is new.
 
     Safe for threads, forks and other processes of this host, which may all apply: who applies says which offset it
     begins at, and that is compared in the same transaction that stores the rows and the new offset. Only changes that
@@ -54,12 +56,17 @@ class Tablet:
         return self._read(_applied)
 
     @property
+    def begins(self) -> int:
+        """Where the bucket was last truncated; 0 where it never was."""
+        return self._read(_begins)
+
+    @property
     def num_rows(self) -> int:
         return self._read(Reader.num_rows)
 
     def find(self, keys: list[bytes]) -> Found:
         """The values of the keys, all of one state. Sorted keys are found faster."""
-        return self._read(lambda reader: Found(_applied(reader), reader.values(keys)))
+        return self._read(lambda reader: Found(_begins(reader), _applied(reader), reader.values(keys)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> int:
         """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
@@ -116,6 +123,17 @@ class Tablet:
 
         return self._write(write)
 
+    def truncate(self, offset: int) -> None:
+        """Have no rows and begin at this offset, unless the tablet begins there or later."""
+
+        def write(writer: Writer) -> None:
+            if _begins(writer) < offset:
+                writer.clear()
+                writer.put_meta(_BEGINS, b"%d" % offset)
+                writer.put_meta(_APPLIED, b"%d" % offset)
+
+        self._write(write)
+
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -153,3 +171,7 @@ class Tablet:
 
 def _applied(reader: Reader) -> int:
     return int(reader.meta(_APPLIED) or b"0")
+
+
+def _begins(reader: Reader) -> int:
+    return int(reader.meta(_BEGINS) or b"0")

@@ -127,7 +127,7 @@ def _still_live(state: TableState, run: MergeRun) -> bool:
 def _merged(
     state: TableState, storage: Storage, records: InlineRecords, uuid: str, run: MergeRun, shape: SegmentShape
 ) -> Segment:
-    schema = state.schemas[run.segments[0].schema_id].arrow
+    schema = state.written_schema(run.segments[0].schema_id).arrow
     tables = []
     times: list[tuple[int, int]] = []
     for segment in run.segments:

@@ -76,7 +76,7 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
     if filter_ is not None:
         segments = tuple(s for s in segments if segment_may_match(state, s, filter_))
-    schemas = {s.schema_id: state.schemas[s.schema_id] for s in segments}
+    schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
 
 

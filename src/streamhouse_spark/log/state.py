@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, LakePair, Payload
@@ -13,9 +15,12 @@ from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_jso
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.values import parse_names
 
 LAKE_HISTORY_MAX = 100
+CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
+"""What the log of a table with a primary key stores before the table's columns: a number for the kind of change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,16 @@ class TableState:
     @property
     def schema(self) -> TableSchema:
         return self.schemas[self.schema_id]
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key; none for a log table."""
+        return tuple(parse_names(self.properties.get("primary.key", "")))
+
+    def written_schema(self, schema_id: int) -> TableSchema:
+        """The columns of segments that were written with a schema: `CHANGE_COLUMN` and its own with a primary key."""
+        schema = self.schemas[schema_id]
+        return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
     @property
     def ends(self) -> dict[int, int]:

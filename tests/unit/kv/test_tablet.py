@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -137,6 +138,21 @@ class TestRestoring:
         assert (t.applied, t.num_rows) == (0, 0)
 
 
+class TestTruncating:
+    def test_rows_go_and_the_tablet_begins_there(self, new):
+        t = new()
+        t.apply({b"a": b"1"}, 0, 3)
+        t.truncate(3)
+        found = t.find([b"a"])
+        assert (found.begins, found.applied, found.values, t.num_rows) == (3, 3, [None], 0)
+        t.apply({b"b": b"2"}, 3, 5)
+        t.truncate(3)
+        t.truncate(0)
+        assert (t.begins, t.applied, rows(t)) == (3, 5, {b"b": b"2"})
+        t.truncate(9)
+        assert (t.begins, t.applied, rows(t)) == (9, 9, {})
+
+
 class TestOtherProcesses:
     def test_growing_in_one_is_seen_by_the_other(self, new, cache):
         t = new(map_bytes=MAP_BYTES)
@@ -181,9 +197,11 @@ class TestOtherProcesses:
         context = multiprocessing.get_context("spawn")
         states = set()
         for round_number in range(6):
-            process = context.Process(target=_apply_for_ever, args=(cache,))
+            began = context.Event()
+            process = context.Process(target=_apply_for_ever, args=(cache, began))
             process.start()
-            process.join(0.6 + round_number * 0.1)
+            assert began.wait(60)
+            process.join(round_number * 0.05)
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             t = new()
@@ -207,12 +225,14 @@ def _apply_much(cache, start, end):
     t.close()
 
 
-def _apply_for_ever(cache):
+def _apply_for_ever(cache, began):
     t = Tablet(TabletFiles(cache, "t" * 32, 0), IDENTITY)
     applied = t.applied
     while True:
         assert t.apply({key(applied % 50): b"%d" % applied}, applied, applied + 1)
         applied += 1
+        began.set()
+        time.sleep(0.001)  # who is killed right behind a write leaves a tablet that is built anew
 
 
 class TestFilesThatCannotBeBelieved:

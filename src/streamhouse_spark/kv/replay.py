@@ -1,0 +1,97 @@
+"""Bringing a tablet up to a state of the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.kv.changes import ChangeType
+from streamhouse_spark.kv.key_codec import encode_keys, stored_keys
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.value_format import ValueFormat
+from streamhouse_spark.log.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.storage import Storage
+
+CHANGES_MAX: Final = 1 << 20
+"""Changes that one transaction of a tablet takes. Who is no further behind never sees a part of a commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLayout:
+    """How a table's rows become keys and values, by one of its schemas."""
+
+    schema_id: int
+    values: ValueFormat
+    key_places: tuple[int, ...]
+    """Where the primary key's columns stand in the schema."""
+
+    @classmethod
+    def of(cls, state: TableState) -> KeyedLayout:
+        names = list(state.schema.names)
+        places = tuple(names.index(state.schema.column(name).name) for name in state.primary_key)
+        return cls(state.schema_id, ValueFormat(state.schemas, state.schema_id), places)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tablets are kept under: rows of other keys count for nothing."""
+        return {"key": [self.values.schema.columns[place].id for place in self.key_places]}
+
+    def keys(self, columns: list[pa.Array]) -> pa.BinaryArray:
+        return encode_keys([columns[place] for place in self.key_places])
+
+
+def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
+    """Apply what the log has of the bucket beyond the tablet, as far as this state knows it.
+
+    Other threads and processes may do the same meanwhile. Raises `OffsetsTrimmedError` where the log no longer has
+    what the tablet needs.
+    """
+    log = state.buckets[bucket]
+    if tablet.begins < state.first_offset(bucket):
+        tablet.truncate(state.first_offset(bucket))
+    while (applied := tablet.applied) < log.end:
+        if applied < log.start:
+            raise OffsetsTrimmedError(
+                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {applied}, the log begins at "
+                f"{log.start}",
+            )
+        _replay(tablet, layout, storage, state, bucket, applied)
+
+
+def _replay(
+    tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, applied: int
+) -> None:
+    """Apply from an offset on, until it is done or somebody else applied."""
+    end = state.buckets[bucket].end
+    offsets = OffsetRange(applied, end)
+    split = plan_range(state, bucket, offsets)
+    records = InlineRecords(storage, state.table_uuid)
+    written = state.written_schema(layout.schema_id)
+    changes: dict[bytes, bytes | None] = {}
+    for found in check_dense(read_split(storage, split, written, records=records), offsets):
+        changes.update(_changes(found, layout))
+        if len(changes) >= CHANGES_MAX and found.offsets.end < end:
+            if not tablet.apply(changes, applied, found.offsets.end):
+                return
+            applied, changes = found.offsets.end, {}
+    tablet.apply(changes, applied, end)
+
+
+def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
+    """What the changes of a batch make of keys, the last of each."""
+    types, *columns = found.batch.columns
+    after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))
+    types, columns = types.filter(after), [column.filter(after) for column in columns]
+    deleted = types.to_numpy() == np.int8(ChangeType.DELETE)
+    values: list[bytes | None] = list(layout.values.pack(columns))
+    for place in np.flatnonzero(deleted).tolist():
+        values[place] = None
+    return dict(zip(stored_keys(layout.keys(columns)), values, strict=True))

@@ -1,0 +1,355 @@
+"""Several writers of one table with a primary key against a dictionary: lost caches, races, faults of storage."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faults.faulty_storage import FaultyStorage, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv import keyed_writes
+from streamhouse_spark.kv.aggregation import fold_of
+from streamhouse_spark.kv.changes import ChangeType
+from streamhouse_spark.kv.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.keyed_writes import KeyedWriter
+from streamhouse_spark.kv.merge import ColumnwiseMerge
+from streamhouse_spark.kv.replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_files import TabletFiles
+from streamhouse_spark.log.actions import Create, SetSchema
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.merge import merge, plan_inline_merge
+from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.segment_writer import SegmentShape
+from streamhouse_spark.log.staging import truncating
+from streamhouse_spark.model import OffsetRange, Transaction
+from streamhouse_spark.paths import commit_key
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage_memory import MemoryStorage
+
+UUID = "5" * 32
+SCHEMA = TableSchema.of("id BIGINT NOT NULL, name STRING, n BIGINT")
+BUCKETS = 2
+LAST_ROW = ColumnwiseMerge(frozenset({0}), {})
+SUMS = ColumnwiseMerge(frozenset({0}), {2: fold_of("sum", "n", pa.int64())})
+
+
+class Host:
+    """A process on a host of its own: another cache, and what it remembers of the log."""
+
+    def __init__(self, folder, storage, world, engine=LAST_ROW):
+        self.folder, self.storage, self.world, self.engine = folder, storage, world, engine
+        self.log = CommitLog(storage, UUID, world)
+        self.tablets = {}
+
+    def tablet_of(self, bucket):
+        if bucket not in self.tablets:
+            identity = KeyedLayout.of(self.log.state).identity
+            self.tablets[bucket] = Tablet(TabletFiles(self.folder, UUID, bucket), identity)
+        return self.tablets[bucket]
+
+    def lose_cache(self):
+        for tablet in self.tablets.values():
+            tablet.reset()
+
+    def close(self):
+        for tablet in self.tablets.values():
+            tablet.close()
+
+    @property
+    def shape(self):
+        return SegmentShape(self.log.state.schema_id)
+
+    def write(self, batch, transaction=None):
+        """``batch``: (deleted, row) pairs."""
+        state = self.log.state
+        layout = KeyedLayout.of(state)
+        writer = KeyedWriter(self.log, self.storage, self.world, self.shape, layout, self.engine, self.tablet_of)
+        batches = {}
+        for bucket in range(BUCKETS):
+            chosen = [(d, row) for d, row in batch if row[0] % BUCKETS == bucket]
+            if chosen:
+                columns = [pa.array([row[i] for _, row in chosen], c.type) for i, c in enumerate(SCHEMA.columns)]
+                deleted = np.array([d for d, _ in chosen], np.bool_)
+                batches[bucket] = KeyedBatch.of(layout.keys(columns), columns, deleted)
+        return writer.write(batches, transaction=transaction)[0]
+
+    def rows(self):
+        """By this host's tablets, brought up to the newest state."""
+        state = self.log.refresh()
+        layout = KeyedLayout.of(state)
+        found = {}
+        for bucket in range(BUCKETS):
+            catch_up(self.tablet_of(bucket), layout, self.storage, state, bucket)
+            values = []
+            self.tablet_of(bucket).scan(lambda items, values=values: values.extend(value for _, value in items))
+            columns = layout.values.unpack(values).columns
+            found |= {row[0]: row for row in zip(*(c.to_pylist() for c in columns), strict=True)}
+        return found
+
+
+def changelog(storage, state):
+    """(bucket, offset, type, row) of every change since the table was truncated."""
+    for bucket, log in state.buckets.items():
+        split = plan_range(state, bucket, log.offsets)
+        for found in read_split(storage, split, state.written_schema(state.schema_id)):
+            types, *columns = (column.to_pylist() for column in found.batch.columns)
+            for i, (kind, row) in enumerate(zip(types, zip(*columns, strict=True), strict=True)):
+                yield bucket, found.base_offset + i, ChangeType(kind), row
+
+
+def folded(storage, state):
+    """The rows that the changelog makes, each change checked against the row that it is about."""
+    rows, before = {}, None
+    for bucket, offset, kind, row in changelog(storage, state):
+        assert row[0] % BUCKETS == bucket, offset
+        if kind is ChangeType.INSERT:
+            assert row[0] not in rows
+            rows[row[0]] = row
+        elif kind is ChangeType.DELETE:
+            assert rows.pop(row[0]) == row
+        elif kind is ChangeType.UPDATE_BEFORE:
+            assert rows[row[0]] == row
+            before = row
+        else:
+            assert before is not None
+            assert before[0] == row[0]
+            assert before != row
+            rows[row[0]], before = row, None
+    assert before is None
+    return rows
+
+
+def create(storage):
+    action = Create("d.t", SCHEMA, (), BUCKETS, {"primary.key": "id"}, "lake/d/t")
+    storage.put_if_absent(commit_key(UUID, 1), encode_record(Record(1, UUID, "first", 0, (action,)), "0" * 32).data)
+
+
+def applied(model, batch):
+    for deleted, row in batch:
+        model.pop(row[0], None)
+        if not deleted:
+            model[row[0]] = row
+
+
+ROWS = st.tuples(st.integers(0, 6), st.none() | st.sampled_from("ab"), st.none() | st.integers(0, 2))
+BATCH = st.lists(st.tuples(st.booleans(), ROWS), min_size=1, max_size=6)
+STEPS = st.lists(
+    st.tuples(st.just("write"), st.integers(0, 1), BATCH)
+    | st.tuples(st.sampled_from(["lose", "read", "truncate", "merge", "forget"]), st.integers(0, 1), st.just([])),
+    max_size=12,
+)
+
+
+@given(steps=STEPS)
+def test_histories(tmp_path_factory, steps):
+    storage, clock = MemoryStorage(), SimClock()
+    create(storage)
+    folder = tmp_path_factory.mktemp("caches")
+    hosts = [Host(folder / str(i), storage, World(clock, sim_world(i).ids)) for i in range(2)]
+    model = {}
+    for step, host, batch in steps:
+        at = hosts[host]
+        if step == "write":
+            at.write(batch)
+            applied(model, batch)
+        elif step == "lose":
+            at.lose_cache()
+        elif step == "read":
+            assert at.rows() == model
+        elif step == "truncate":
+            at.log.commit(lambda state, _ms: truncating(state))
+            model.clear()
+        elif step == "merge":
+            merge(at.log, storage, at.world, plan_inline_merge(at.log.refresh()), at.shape)
+        else:
+            at.log = CommitLog(storage, UUID, at.world)
+    for host in hosts:
+        assert host.rows() == model
+        host.close()
+    assert folded(storage, hosts[0].log.state) == model
+
+
+@pytest.fixture
+def storage():
+    storage = MemoryStorage()
+    create(storage)
+    return storage
+
+
+@pytest.fixture
+def host(tmp_path, storage):
+    made = []
+
+    def make(name, on=None, seed=0, engine=LAST_ROW):
+        made.append(Host(tmp_path / name, on or storage, sim_world(seed), engine))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_lost_race_is_worked_out_again(host, storage):
+    """Two hosts add to the same sums, each without having seen the other's newest record."""
+    a, b = host("a", engine=SUMS), host("b", seed=1, engine=SUMS)
+    for number in range(20):
+        (a, b)[number % 2].write([(False, (0, None, 1)), (False, (1, None, 2))])
+    assert a.rows() == b.rows() == {0: (0, None, 20), 1: (1, None, 40)}
+    assert folded(storage, a.log.state) == a.rows()
+
+
+def test_writers_at_once(host, storage):
+    hosts = [host(str(i), seed=i, engine=SUMS) for i in range(3)]
+    barrier = threading.Barrier(len(hosts))
+
+    def add(at):
+        barrier.wait(60)
+        rng = random.Random(at.world.ids.new_uuid())
+        for _ in range(30):
+            keys = rng.sample(range(8), 3)
+            at.write([(False, (key, None, 1)) for key in keys])
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(add, hosts))
+    found = [h.rows() for h in hosts]
+    assert found[0] == found[1] == found[2] == folded(storage, hosts[0].log.state)
+    assert sum(row[2] for row in found[0].values()) == 3 * 30 * 3
+
+
+def test_a_truncation_in_between_takes_the_rows_away(host, storage):
+    """The bucket ends where it ended: what was read there is gone all the same."""
+    b = host("b", seed=1)
+
+    def plan(_number, method, key):
+        if method == "put_if_absent" and key == commit_key(UUID, 3):
+            b.log.commit(lambda state, _ms: truncating(state))
+
+    a = host("a", on=FaultyStorage(storage, plan), engine=SUMS)
+    a.write([(False, (0, None, 5))])
+    a.write([(False, (0, None, 1))])
+    assert a.rows() == {0: (0, None, 1)} == folded(storage, a.log.refresh())
+
+
+def test_a_process_beside_it_applied_more_than_a_writer_knows(host, storage):
+    """They share their tablets, as processes of one host do."""
+    a, b = host("a", engine=SUMS), host("b", seed=1, engine=SUMS)
+    a.write([(False, (0, None, 5))])
+    b.tablets = a.tablets
+    tablet_of = a.tablet_of
+    writes = [[(False, (0, None, 2))]]
+
+    def later(bucket):
+        if writes:
+            b.write(writes.pop())
+        return tablet_of(bucket)
+
+    a.tablet_of = later
+    a.write([(False, (0, None, 1))])
+    assert a.rows() == b.rows() == {0: (0, None, 8)} == folded(storage, a.log.state)
+
+
+def test_nothing_changes_nothing_is_committed(host):
+    a = host("a")
+    assert a.write([(False, (0, "a", 1))]) == {0: OffsetRange(0, 1)}
+    version = a.log.state.version
+    assert a.write([(False, (0, "a", 1)), (True, (2, None, None))]) == {}
+    assert a.log.state.version == version
+
+
+def test_a_transaction_adds_once(host, storage):
+    a, b = host("a", engine=SUMS), host("b", seed=1, engine=SUMS)
+    once = Transaction("job", 1)
+    first = a.write([(False, (0, None, 5))], once)
+    assert b.write([(False, (0, None, 5))], once) == first
+    assert a.write([(False, (0, None, 5))], once) == first
+    assert a.rows() == b.rows() == {0: (0, None, 5)}
+
+
+def test_large_batches_become_objects(host, storage):
+    a, b = host("a"), host("b", seed=1)
+    batch = [(False, (i, "x" * 100, i)) for i in range(5000)]
+    a.write(batch)
+    assert all(segment.uuid for segment in a.log.state.live_segments())
+    assert b.rows() == {i: row for i, (_, row) in enumerate(batch)}
+    b.write([(True, (i, None, None)) for i in range(0, 5000, 2)])
+    assert len(a.rows()) == 2500
+
+
+def test_columns_altered_meanwhile_are_a_conflict(host, storage):
+    a, b = host("a"), host("b", seed=1)
+    a.write([(False, (0, "a", 1))])
+    wider = SCHEMA.with_added(TableSchema.of("note STRING"), first_id=4)
+    b.log.commit(lambda _state, _ms: (SetSchema(2, wider),))
+    with pytest.raises(CommitConflictError, match="altered"):
+        a.write([(False, (0, "b", 1))])
+    assert b.rows() == {0: (0, "a", 1, None)}
+    assert a.rows() == {0: (0, "a", 1, None)}
+
+
+BEFORE = [
+    [(False, (i, "a", 1)) for i in range(6)],
+    [(True, (0, None, None)), (False, (1, "b", 5))],
+]
+BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None, None))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["empty", "up to date"])
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
+def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch):
+    """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
+    if not inline:
+        monkeypatch.setattr(keyed_writes, "INLINE_BYTES_MAX", 0)
+    folders = (tmp_path / str(number) for number in itertools.count())
+    used = []
+
+    def new_store():
+        storage = MemoryStorage(sim_world())
+        create(storage)
+        used.append(next(folders))
+        with closing(Host(used[-1], storage, sim_world(7))) as first:
+            for batch in BEFORE:
+                first.write(batch)
+            if cache == "empty":
+                first.lose_cache()
+        return storage
+
+    def work(storage):
+        with closing(Host(used[-1], storage, sim_world(8))) as at:
+            at.write(BATCH_UNDER_FAULTS)
+            assert at.rows()
+
+    before, after = {}, {}
+    for batch in BEFORE:
+        applied(before, batch)
+    after |= before
+    applied(after, BATCH_UNDER_FAULTS)
+    outcomes = Counter()
+    for attempt in sweep(new_store, work):
+        with closing(Host(used[-1], attempt.store, sim_world(9))) as same_host:
+            found = same_host.rows()
+            assert found in ((before, after) if attempt.raised else (after,)), attempt
+            assert folded(attempt.store, same_host.log.state) == found, attempt
+            same_host.write(BATCH_UNDER_FAULTS)
+            assert same_host.rows() == after == folded(attempt.store, same_host.log.state)
+        with closing(Host(next(folders), attempt.store, sim_world(10))) as new_host:
+            assert new_host.rows() == after
+        outcomes[type(attempt.raised).__name__, found == after] += 1
+    assert {committed for _, committed in outcomes} == {True, False}
+    assert outcomes["NoneType", True]
+    assert outcomes["Crash", True]
+    assert outcomes["Crash", False]
