@@ -1,0 +1,96 @@
+"""A range of a changelog as what it makes of its keys: what a union read lays over older rows. Pure.
+
+The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and `Tail.rows`.
+Memory is bounded by the range, not by the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.kv.changes import ChangeType
+from streamhouse_spark.kv.key_codec import encode_keys
+from streamhouse_spark.kv.keyed_batch import KeyedBatch
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    keys: KeySet
+    """Every key that the range changes."""
+    rows: pa.Table
+    """The rows that it leaves there, in the order of their keys, without the change column."""
+
+    @classmethod
+    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int]) -> Tail:
+        """The changes in the order of the log: the change column first, then the columns of ``schema``.
+
+        ``key_places`` say where the primary key stands in the schema.
+        """
+        change = pa.field("change", pa.int8())
+        written = pa.table(pa.Table.from_batches(list(changes), pa.schema([change, *schema])))
+        after = written.filter(pc.not_equal(written["change"], int(ChangeType.UPDATE_BEFORE))).combine_chunks()
+        types, *columns = (_one_chunk(column) for column in after.columns)
+        keys = encode_keys([columns[place] for place in key_places])
+        grouped = KeyedBatch.of(keys, columns, types.to_numpy() == np.int8(ChangeType.DELETE))
+        last = grouped.ends[grouped.has_active] - 1
+        rows = pa.Table.from_arrays([column.take(pa.array(last)) for column in grouped.columns], schema=schema)
+        return cls(KeySet(grouped.keys), rows)
+
+
+class KeySet:
+    """Keys of `streamhouse_spark.kv.key_codec`, to ask whether rows have one of them."""
+
+    def __init__(self, keys: pa.BinaryArray) -> None:
+        """``keys`` ascend."""
+        self._keys = keys
+        self._numbers = _as_numbers(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def holds(self, keys: pa.BinaryArray) -> Bools:
+        """For each of these keys whether it is one of the set."""
+        if not len(self._keys) or not len(keys):
+            return np.zeros(len(keys), np.bool_)
+        numbers = None if self._numbers is None else _as_numbers(keys)
+        if self._numbers is None or numbers is None:
+            found: Bools = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
+            return found
+        if len(numbers) > len(self._numbers) and (numbers[1:] >= numbers[:-1]).all():
+            return _marked(numbers, self._numbers)
+        places = np.searchsorted(self._numbers, numbers)
+        places[places == len(self._numbers)] = 0
+        same: Bools = self._numbers[places] == numbers
+        return same
+
+
+def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Bools:
+    """Which of many ascending numbers are among a few."""
+    first = np.searchsorted(numbers, wanted, side="left")
+    behind = np.searchsorted(numbers, wanted, side="right")
+    steps = np.zeros(len(numbers) + 1, np.int64)
+    np.add.at(steps, first, 1)
+    np.add.at(steps, behind, -1)
+    return np.cumsum(steps[:-1]) > 0
+
+
+def _as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
+    """Keys of eight bytes each as numbers of the same order, which are compared faster."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, keys.offset + len(keys) + 1)[keys.offset :]
+    if not len(keys) or (np.diff(offsets) != 8).any():
+        return None
+    data = np.frombuffer(keys.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return data.view(">u8").astype(np.uint64)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else pa.nulls(0, column.type) if not chunks else column.combine_chunks()
