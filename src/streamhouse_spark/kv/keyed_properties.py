@@ -1,0 +1,202 @@
+"""The properties of a table with a primary key, under Apache Fluss's names, and the merge engine that they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, NoReturn, cast, get_args
+
+import pyarrow as pa
+
+from streamhouse_spark import values
+from streamhouse_spark.ddl import type_name
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
+from streamhouse_spark.kv.key_codec import is_key_type
+from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
+from streamhouse_spark.schema import TableSchema
+
+EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
+DeleteBehavior = Literal["allow", "ignore", "disable"]
+ChangelogImage = Literal["full", "wal"]
+
+PRIMARY_KEY: Final = "primary.key"
+MERGE_ENGINE: Final = "table.merge-engine"
+VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
+DELETE_BEHAVIOR: Final = "table.delete.behavior"
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+_FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
+
+
+class Aggregate(NamedTuple):
+    function: str
+    delimiter: str = DELIMITER
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedProperties:
+    primary_key: tuple[str, ...]
+    """``primary.key``: columns that are NOT NULL and of scalar types; the partition columns are among them. Fixed."""
+    merge_engine: EngineName = "last_row"
+    """``table.merge-engine``: what a row makes of the one that has its key; by default it takes its place. Fixed."""
+    version_column: str | None = None
+    """``table.merge-engine.versioned.ver-column``: the row with the larger value stays. Fixed."""
+    delete_behavior: DeleteBehavior = "allow"
+    """``table.delete.behavior``: whether deletions delete, do nothing, or are an error. Without it, ``allow`` where the
+    last row wins, ``ignore`` with a merge engine."""
+    changelog_image: ChangelogImage = "full"
+    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them. Fixed."""
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
+    is not null. Fixed."""
+
+
+def is_keyed_property(name: str) -> bool:
+    """Whether only tables with a primary key have the property."""
+    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE)
+    return name in keyed or _FIELD.match(name) is not None
+
+
+def parse_keyed_properties(
+    properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str] = ()
+) -> KeyedProperties:
+    """The typed properties of a table that has ``primary.key``.
+
+    Raises `InvalidOptionError` for a value that cannot be, a column that cannot have the role that it is given, and for
+    properties that contradict each other.
+    """
+    primary_key = _primary_key(properties, schema, partition_by)
+    engine: EngineName = "last_row"
+    if MERGE_ENGINE in properties:
+        engine = cast("EngineName", _word(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
+    image = cast("ChangelogImage", _word(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
+    if engine == "aggregation" and image == "wal":
+        values.reject(CHANGELOG_IMAGE, "wal", f"full, because {MERGE_ENGINE} is aggregation")
+    return KeyedProperties(
+        primary_key=primary_key,
+        merge_engine=engine,
+        version_column=_version_column(properties, schema, primary_key, engine),
+        delete_behavior=_delete_behavior(properties, engine),
+        changelog_image=image,
+        aggregates=_aggregates(properties, schema, primary_key, engine),
+    )
+
+
+def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str] | None = None) -> MergeEngine:
+    """The merge engine for writes of all columns, or of some (``targets``) and the primary key.
+
+    Raises `InvalidOptionError` where the engine has no partial updates, or targets are not columns beside the key.
+    """
+    place_of = {column.name: place for place, column in enumerate(schema.columns)}
+    chosen = None if targets is None else _targets(keyed, schema, targets)
+    if keyed.merge_engine == "first_row":
+        return FirstRowMerge()
+    if keyed.merge_engine == "versioned":
+        assert keyed.version_column is not None
+        return VersionedMerge(place_of[keyed.version_column])
+    key_places = frozenset(place_of[name] for name in keyed.primary_key)
+    folds = {}
+    if keyed.merge_engine == "aggregation":
+        for column in schema.columns:
+            if place_of[column.name] not in key_places:
+                aggregate = keyed.aggregates.get(column.name, Aggregate(DEFAULT_FUNCTION))
+                fold = fold_of(aggregate.function, column.name, column.type, delimiter=aggregate.delimiter)
+                folds[place_of[column.name]] = fold
+    return ColumnwiseMerge(key_places, folds, None if chosen is None else frozenset(place_of[c] for c in chosen))
+
+
+def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
+    if keyed.merge_engine in ("first_row", "versioned"):
+        raise InvalidOptionError(
+            f"a partial update names columns {sorted(targets)}, and {MERGE_ENGINE} {keyed.merge_engine} takes whole "
+            "rows only; write all columns",
+        )
+    chosen = {schema.column(name).name for name in targets} - set(keyed.primary_key)
+    if not chosen:
+        raise InvalidOptionError("a partial update names no column beside the primary key; name those to write")
+    return chosen
+
+
+def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(schema.column(name).name for name in values.parse_names(properties.get(PRIMARY_KEY, "")))
+    if not names or len(set(names)) != len(names):
+        _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more columns, each once")
+    for name in names:
+        column = schema.column(name)
+        if column.nullable:
+            _reject_role(f"{PRIMARY_KEY} has '{name}', which may be null", "make the column NOT NULL")
+        if not is_key_type(column.type):
+            _reject_role(
+                f"{PRIMARY_KEY} has '{name}' of type {type_name(column.type)}", "choose columns of scalar types"
+            )
+    for name in partition_by:
+        if schema.column(name).name not in names:
+            _reject_role(
+                f"partition column '{name}' is not in {PRIMARY_KEY} {', '.join(names)}",
+                "add it, because a key's row must not move to another partition",
+            )
+    return names
+
+
+def _version_column(
+    properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
+) -> str | None:
+    text = properties.get(VERSION_COLUMN)
+    if (text is None) != (engine != "versioned"):
+        _reject_role(f"{MERGE_ENGINE} versioned and {VERSION_COLUMN} go together", "set both or neither")
+    if text is None:
+        return None
+    column = schema.column(text.strip())
+    kinds = (pa.types.is_int32, pa.types.is_int64, pa.types.is_timestamp)
+    if column.name in primary_key or not any(is_kind(column.type) for is_kind in kinds):
+        _reject_role(
+            f"{VERSION_COLUMN} is '{column.name}' of type {type_name(column.type)}",
+            "choose a column of type INT, BIGINT or TIMESTAMP that is not in the primary key",
+        )
+    return column.name
+
+
+def _delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
+    default = "allow" if engine == "last_row" else "ignore"
+    found = cast("DeleteBehavior", _word(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
+    if found == "allow" and engine in ("first_row", "versioned"):
+        values.reject(DELETE_BEHAVIOR, found, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
+    return found
+
+
+def _aggregates(
+    properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
+) -> dict[str, Aggregate]:
+    functions: dict[str, str] = {}
+    delimiters: dict[str, str] = {}
+    for name, value in properties.items():
+        if (found := _FIELD.match(name)) is None:
+            continue
+        column = schema.column(found["column"]).name
+        if engine != "aggregation" or column in primary_key:
+            _reject_role(
+                f"property {name} is for other columns than the key of {MERGE_ENGINE} aggregation", "leave it out"
+            )
+        if found["agg"]:
+            functions[column] = value.strip().lower()
+        else:
+            delimiters[column] = value
+    for column in delimiters:
+        if functions.get(column) not in ("listagg", "string_agg"):
+            _reject_role(f"column '{column}' has a delimiter", f"set fields.{column}.agg to listagg, or leave it out")
+    found_aggregates = {c: Aggregate(f, delimiters.get(c, DELIMITER)) for c, f in functions.items()}
+    for column, aggregate in found_aggregates.items():
+        fold_of(aggregate.function, column, schema.column(column).type)
+    return found_aggregates
+
+
+def _word(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
+    found = properties.get(name, default).strip().lower()
+    if found not in words:
+        values.reject(name, found, ", ".join(words[:-1]) + f" or {words[-1]}")
+    return found
+
+
+def _reject_role(what: str, advice: str) -> NoReturn:
+    raise InvalidOptionError(f"{what}; {advice}")
