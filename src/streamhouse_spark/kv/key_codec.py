@@ -50,6 +50,15 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
 
 
+def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
+    """Keys of eight bytes each as numbers of the same order, which are sorted and compared faster; None for others."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, keys.offset + len(keys) + 1)[keys.offset :]
+    if not len(keys) or (np.diff(offsets) != 8).any():
+        return None
+    data = np.frombuffer(keys.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return data.view(">u8").astype(np.uint64)
+
+
 def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
     """The keys as LMDB can hold them: at most 496 bytes."""
     found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.kv.key_codec import as_numbers
+
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
@@ -40,16 +42,11 @@ class KeyedBatch:
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
         """``keys`` are those of `streamhouse_spark.kv.key_codec`, one for each row."""
-        order = pc.sort_indices(keys)  # stable
-        ordered = keys.take(order)
-        if len(ordered) < 2:
-            starts = np.zeros(len(ordered), np.int64)
-        else:
-            differs = pc.not_equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
-            starts = np.concatenate([[0], np.flatnonzero(differs.to_numpy(zero_copy_only=False)) + 1])
-        places = order.to_numpy()
-        taken = tuple(column.take(order) for column in columns)
-        return cls(ordered.take(pa.array(starts)), taken, deleted[places], starts)
+        order, is_first = _sorted(keys)
+        starts = np.flatnonzero(is_first)
+        places = pa.array(order)
+        taken = tuple(column.take(places) for column in columns)
+        return cls(keys.take(pa.array(order[starts])), taken, deleted[order], starts)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -79,3 +76,17 @@ class KeyedBatch:
     @cached_property
     def has_active(self) -> Bools:
         return ~self.deleted[self.ends - 1] if len(self) else np.zeros(0, np.bool_)
+
+
+def _sorted(keys: pa.BinaryArray) -> tuple[Places, Bools]:
+    """Places in the order of the keys, equal ones as they came, and which of them are the first of their key."""
+    numbers = as_numbers(keys)
+    if numbers is not None:
+        order: Places = np.argsort(numbers, kind="stable")
+        ordered = numbers[order]
+        differs: Bools = ordered[1:] != ordered[:-1]
+    else:
+        order = pc.sort_indices(keys).to_numpy().astype(np.int64)  # stable
+        taken = keys.take(pa.array(order))
+        differs = pc.not_equal(taken.slice(1), taken.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)
+    return order, np.concatenate([np.ones(min(1, len(keys)), np.bool_), differs])
