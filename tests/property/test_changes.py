@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.kv.changes import ChangeType, changes_of
-from streamhouse_spark.kv.key_codec import encode_keys, stored_keys
-from streamhouse_spark.kv.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.changes import changes_of
 from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge
 from streamhouse_spark.kv.value_format import ValueFormat
 from streamhouse_spark.schema import TableSchema

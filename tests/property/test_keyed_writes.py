@@ -19,10 +19,10 @@ from faults.faulty_storage import FaultyStorage, sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv import keyed_writes
 from streamhouse_spark.kv.aggregation import fold_of
-from streamhouse_spark.kv.changes import ChangeType
-from streamhouse_spark.kv.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
 from streamhouse_spark.kv.merge import ColumnwiseMerge
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up

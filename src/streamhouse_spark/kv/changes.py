@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,19 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.kv.key_codec import stored_keys
-from streamhouse_spark.kv.keyed_batch import KeyedBatch, KeyedRows
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import stored_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows
 from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.value_format import ValueFormat
-
-
-class ChangeType(enum.IntEnum):
-    """How a changelog stores what happened to a row. The numbers are the format."""
-
-    INSERT = 0
-    UPDATE_BEFORE = 1
-    UPDATE_AFTER = 2
-    DELETE = 3
 
 
 @dataclass(frozen=True, slots=True)

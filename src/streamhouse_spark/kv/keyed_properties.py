@@ -12,8 +12,8 @@ import pyarrow as pa
 from streamhouse_spark import values
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
-from streamhouse_spark.kv.key_codec import is_key_type
 from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
 from streamhouse_spark.schema import TableSchema
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, StreamhouseError
+from streamhouse_spark.keys.key_codec import stored_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.changes import Changes, changes_of
 from streamhouse_spark.kv.environment import DamagedError
-from streamhouse_spark.kv.key_codec import stored_keys
-from streamhouse_spark.kv.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet

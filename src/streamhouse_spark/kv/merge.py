@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 from streamhouse_spark.kv.aggregation import Fold, last_value
-from streamhouse_spark.kv.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 
 
 class MergeEngine(Protocol):

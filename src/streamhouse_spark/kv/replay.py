@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.kv.changes import ChangeType
-from streamhouse_spark.kv.key_codec import encode_keys, stored_keys
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.value_format import ValueFormat
 from streamhouse_spark.log.scan import check_dense, plan_range, read_split

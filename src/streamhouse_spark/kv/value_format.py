@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.kv.keyed_batch import KeyedRows
+from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema import TableSchema
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.kv.changes import ChangeType
-from streamhouse_spark.kv.key_codec import as_numbers, encode_keys
-from streamhouse_spark.kv.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
 
 Bools = npt.NDArray[np.bool_]
 
@@ -46,7 +46,7 @@ class Tail:
 
 
 class KeySet:
-    """Keys of `streamhouse_spark.kv.key_codec`, to ask whether rows have one of them."""
+    """Keys of `streamhouse_spark.keys.key_codec`, to ask whether rows have one of them."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
         """``keys`` ascend."""

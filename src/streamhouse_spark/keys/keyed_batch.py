@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.kv.key_codec import as_numbers
+from streamhouse_spark.keys.key_codec import as_numbers
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class KeyedBatch:
 
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
-        """``keys`` are those of `streamhouse_spark.kv.key_codec`, one for each row."""
+        """``keys`` are those of `streamhouse_spark.keys.key_codec`, one for each row."""
         order, is_first = _sorted(keys)
         starts = np.flatnonzero(is_first)
         places = pa.array(order)
