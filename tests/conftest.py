@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +14,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.s3_server import S3Server, running_s3_server
+from streamhouse_spark.kv.tablets import close_tablets
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 # A JVM of tests waits for Python most of the time; to optimise its code costs half of all it does.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# What tests keep by key goes with them. Processes that they start keep it there too.
+if "STREAMHOUSE_CACHE_DIR" not in os.environ:
+    os.environ["STREAMHOUSE_CACHE_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-")
+    atexit.register(shutil.rmtree, os.environ["STREAMHOUSE_CACHE_DIR"], ignore_errors=True)
 # How long an example takes says how busy the machine is, no more.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
@@ -33,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def s3_server() -> Iterator[S3Server]:
     with running_s3_server() as server:
         yield server
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of tablets of this test alone: simulated worlds give tables of several tests the same identity."""
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    close_tablets()
 
 
 @pytest.fixture

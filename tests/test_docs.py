@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from streamhouse_spark.cli.app import streamhouse
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.options import OPTIONS
-from streamhouse_spark.properties import _KNOWN, FIXED_PROPERTIES, TableProperties, parse_properties
+from streamhouse_spark.properties import (
+    _KNOWN,
+    FIXED_PROPERTIES,
+    PRIMARY_KEY,
+    TableProperties,
+    is_keyed_property,
+    parse_properties,
+)
 from streamhouse_spark.schema import TableSchema
 
 ROOT = Path(__file__).parent.parent
@@ -76,11 +84,15 @@ def test_options_are_those_of_the_code():
 def test_properties_are_those_of_the_code():
     rows = rows_after("<!-- properties:")
     assert [name for name, _, _ in rows] == [f"`{name}`" for name in _KNOWN]
-    schema = TableSchema.of("a INT")
+    schema = TableSchema.of("a INT NOT NULL")
     for name, default, meaning in rows:
         key = name.strip("`")
-        assert meaning.endswith("*Fixed.*") == (key in FIXED_PROPERTIES), key
-        if default:
+        assert meaning.endswith("*Fixed.*") == (key in FIXED_PROPERTIES or key.startswith("fields.")), key
+        if default and is_keyed_property(key):
+            if not key.startswith("fields."):  # these have no meaning alone
+                found = parse_keyed_properties({PRIMARY_KEY: "a", key: default.strip("`")}, schema)
+                assert found == parse_keyed_properties({PRIMARY_KEY: "a"}, schema), key
+        elif default:
             assert parse_properties({key: default.strip("`")}, schema) == TableProperties(), key
 
 

@@ -56,6 +56,17 @@ OPTIONS: Final = (
     Option("consumerId", ("readStream",), "a name whose position holds back the trimming of the log"),
     Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
     Option("txnVersion", ("write",), "with txnAppId: the version of the write; a known one adds nothing"),
+    Option(
+        "rowKindColumn",
+        ("write", "writeStream"),
+        "a column that says what each row does to its primary key: insert, update_after, delete, or +I, +U, -D, or c, "
+        "r, u, d; rows with update_before or -U are left out",
+    ),
+    Option(
+        "partialUpdate",
+        ("write", "writeStream"),
+        "true: the frame has the primary key and some other columns, and only these are written",
+    ),
     Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
@@ -160,6 +171,8 @@ class WriteOptions:
 
     transaction: Transaction | None = None
     """From ``txnAppId`` and ``txnVersion``."""
+    row_kind_column: str | None = None
+    partial_update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,8 @@ class StreamWriteOptions:
 
     app_id: str | None = None
     """From ``txnAppId``; without it the query's id counts."""
+    row_kind_column: str | None = None
+    partial_update: bool = False
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -211,12 +226,18 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if (app_id is None) != (version is None):
         found, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
         raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {found}, add {missing}")
-    return WriteOptions(None if app_id is None or version is None else Transaction(app_id, version))
+    return WriteOptions(
+        None if app_id is None or version is None else Transaction(app_id, version),
+        texts.get("rowKindColumn"),
+        _bool(texts, "partialUpdate", default=False),
+    )
 
 
 def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:
     """Raises `InvalidOptionError`."""
-    return StreamWriteOptions(_identity(_checked(options, "writeStream"), "txnAppId"))
+    texts = _checked(options, "writeStream")
+    partial_update = _bool(texts, "partialUpdate", default=False)
+    return StreamWriteOptions(_identity(texts, "txnAppId"), texts.get("rowKindColumn"), partial_update)
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:

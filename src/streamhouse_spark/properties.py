@@ -6,6 +6,7 @@ never stored: a value that looks like one is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -52,10 +53,30 @@ class TableProperties:
     columns of dates and timestamps."""
     comment: str | None = None
     """``comment``: what the table is for, in the user's words."""
+    primary_key: tuple[str, ...] = ()
+    """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
 
 
-FIXED_PROPERTIES: Final = frozenset({"bucket.num", "bucket.key", "table.datalake.format"})
-"""What cannot change after creation, because data already lies by it."""
+PRIMARY_KEY: Final = "primary.key"
+MERGE_ENGINE: Final = "table.merge-engine"
+VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
+DELETE_BEHAVIOR: Final = "table.delete.behavior"
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
+"""How a column of a table with ``table.merge-engine`` ``aggregation`` is aggregated."""
+
+FIXED_PROPERTIES: Final = frozenset(
+    {
+        "bucket.num",
+        "bucket.key",
+        "table.datalake.format",
+        PRIMARY_KEY,
+        MERGE_ENGINE,
+        VERSION_COLUMN,
+        CHANGELOG_IMAGE,
+    }
+)
+"""What cannot change after creation, because data already lies by it; what `FIELD` matches cannot either."""
 
 _KNOWN: Final = (
     "bucket.num",
@@ -69,14 +90,13 @@ _KNOWN: Final = (
     "table.log.arrow.compression.type",
     "table.statistics.columns",
     "comment",
-)
-_NEEDS_PRIMARY_KEY: Final = (
-    "primary.key",
-    "table.merge-engine",
-    "table.delete.behavior",
-    "table.changelog.image",
-    "auto-increment.fields",
-    "fields.",
+    PRIMARY_KEY,
+    MERGE_ENGINE,
+    VERSION_COLUMN,
+    DELETE_BEHAVIOR,
+    CHANGELOG_IMAGE,
+    "fields.<column>.agg",
+    "fields.<column>.listagg.delimiter",
 )
 _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
 
@@ -88,8 +108,9 @@ def parse_properties(
 ) -> TableProperties:
     """The typed properties of a table with this schema and these partition columns.
 
-    Raises `InvalidOptionError` for an unknown property (naming the nearest), a value that cannot be, a column that
-    cannot have the role it is given, and a value that looks like a credential.
+    What only tables with a primary key have is read by `streamhouse_spark.kv.keyed_properties`; without ``primary.key``
+    it is refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), a value that cannot
+    be, a column that cannot have the role it is given, and a value that looks like a credential.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -103,7 +124,10 @@ def parse_properties(
     partitions = check_partition_columns(partition_by, schema)
     default = TableProperties()
     get = properties.get
+    primary_key = _primary_key(properties, schema)
     bucket_key = _bucket_key(get("bucket.key", ""), schema)
+    if primary_key and not set(bucket_key) <= set(primary_key):
+        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
     if (lake_format := get("table.datalake.format", "iceberg").strip().lower()) != "iceberg":
         values.reject("table.datalake.format", lake_format, "iceberg, the only lake format so far")
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
@@ -128,17 +152,31 @@ def parse_properties(
         log_compression=_COMPRESSIONS[codec],
         statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
         comment=get("comment"),
+        primary_key=primary_key,
     )
+
+
+def is_keyed_property(name: str) -> bool:
+    """Whether only tables with a primary key have the property."""
+    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE)
+    return name in keyed or FIELD.match(name) is not None
+
+
+def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
+    """The column that buckets a table with a primary key where nothing is said: the key's first that can.
+
+    Partition columns are passed over: within a partition they would put all rows into one bucket.
+    """
+    partitions = {schema.column(name).name for name in partition_by}
+    names = [schema.column(name).name for name in primary_key]
+    able = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
+    return able[0] if able else None
 
 
 def check_property_name(name: str) -> None:
     """Refuse what is no property of a table. Raises `InvalidOptionError`."""
-    if name in _KNOWN:
+    if name in _KNOWN or is_keyed_property(name):
         return
-    if name.startswith(_NEEDS_PRIMARY_KEY):
-        raise InvalidOptionError(
-            f"property {name} belongs to tables with a primary key, which this version does not have; leave it out",
-        )
     near = values.nearest(name, _KNOWN)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
     raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
@@ -157,7 +195,7 @@ def altered_properties(
     for name in unset:
         check_property_name(name)
         changed.pop(name, None)
-    for name in FIXED_PROPERTIES:
+    for name in sorted(FIXED_PROPERTIES | {n for n in (*current, *changed) if FIELD.match(n)}):
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
                 f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
@@ -187,13 +225,28 @@ def has_statistics(arrow: pa.DataType) -> bool:
     return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
 
 
+def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
+    if PRIMARY_KEY in properties:
+        return _distinct(PRIMARY_KEY, values.parse_names(properties[PRIMARY_KEY]), schema)
+    for name in properties:
+        if is_keyed_property(name):
+            raise InvalidOptionError(
+                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out",
+            )
+    return ()
+
+
+def _can_be_bucketed(arrow: pa.DataType) -> bool:
+    return not (pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow))
+
+
 def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
     key = _distinct("bucket.key", values.parse_names(text), schema)
     if len(key) > 1:
         values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
     for name in key:
         arrow = schema.column(name).type
-        if pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow):
+        if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
                 f"bucket.key '{name}' has type {type_name(arrow)}, which Iceberg cannot bucket; choose a column of "
                 "integers, decimals, text, binary, dates or timestamps",

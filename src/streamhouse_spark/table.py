@@ -5,57 +5,51 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.alteration import Alteration, altered
+from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
-    OffsetsTrimmedError,
     SchemaMismatchError,
-    SnapshotExpiredError,
     StreamhouseError,
     TableNotFoundError,
 )
 from streamhouse_spark.log.actions import (
     Action,
     ForgetTransactions,
-    LakePair,
-    MoveConsumer,
-    SetProperties,
-    SetSchema,
 )
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.consumers import move_consumer
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.retention import CONSUMER_RENEW_MS
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
-from streamhouse_spark.model import BucketOffsets, TablePath, Transaction, check_transaction, is_text_list, is_unicode
+from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction, is_text_list
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.storage import Storage
+from streamhouse_spark.table_alteration import alter_table
+from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
+    from streamhouse_spark.keyed_lookup import Lookup
+    from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
     from streamhouse_spark.schema import SparkSchema
 
 logger = logging.getLogger(__name__)
-
-_REPINS_MAX = 3
 
 
 class Table:
@@ -114,12 +108,13 @@ class Table:
 
     def refresh(self) -> TableState:
         """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
-        state = self._there(self._log.refresh())
+        state = self.require_there(self._log.refresh())
         if state.name != str(self._path):
             self._path = parse_table_name(state.name).path  # it was renamed
         return state
 
-    def _there(self, state: TableState) -> TableState:
+    def require_there(self, state: TableState) -> TableState:
+        """The state. Raises `TableNotFoundError` for that of a dropped table."""
         if state.dropped:
             raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
         return state
@@ -140,6 +135,24 @@ class Table:
     def properties(self) -> TableProperties:
         return _properties_of(self.state)
 
+    @cached_property
+    def keyed(self) -> KeyedTable:
+        """Writes by primary key. Raises `InvalidOptionError` for a table without one."""
+        if not self.state.primary_key:
+            raise InvalidOptionError(
+                f"table {self.name} has no primary key: it takes append(rows); upserts, deletions and lookups need a "
+                "table that was created with primary_key=[...]"
+            )
+        from streamhouse_spark.keyed_table import KeyedTable
+
+        return KeyedTable(self)
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        from streamhouse_spark.keyed_lookup import Lookup
+
+        return Lookup(self)
+
     def __repr__(self) -> str:
         state = self.state
         columns = len(state.schema.columns)
@@ -158,9 +171,42 @@ class Table:
             SchemaMismatchError: before anything is written; names the column.
             CommitConflictError, StorageError: nothing was added.
             CommitStateUnknownError: the rows may or may not have been added; see its text.
+        InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
+        if self.state.primary_key:
+            raise InvalidOptionError(
+                f"table {self.name} has the primary key {', '.join(self.state.primary_key)}, and an append could make "
+                "two rows of one key; use upsert(rows)"
+            )
         return self.commit(self._staged(rows), transaction=transaction)
+
+    def upsert(
+        self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
+    ) -> BucketOffsets:
+        """Write rows by primary key: new keys are inserted, rows of known ones merged (``table.merge-engine``).
+
+        By default the last row of a key takes the place of the one that is there. ``rows`` are as for `append`; where
+        a key is in them several times they count in their order, and the changelog has one net change. ``columns``
+        makes it a partial update: only these and the primary key are in the rows, the others stay as they are, or
+        null where the key is new. Durable and visible to everybody when this returns, all rows or none; other writers
+        may write at the same time. Returns the offsets of the changes in the changelog, which has none for a row that
+        stays as it is. With a ``transaction`` that is already stored nothing is changed, and the offsets of its first
+        commit are returned, also where columns are aggregated.
+
+        Raises as `append`; `InvalidOptionError` for a table without a primary key, and where its merge engine takes
+        whole rows only.
+        """
+        return self.keyed.upsert(rows, columns=columns, transaction=transaction)
+
+    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Delete the rows with these keys; keys without a row change nothing.
+
+        ``keys`` are rows with the columns of the primary key, or for a key of one column its values. What deletions do
+        is said by ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
+        ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are returned.
+        """
+        return self.keyed.delete(keys, transaction=transaction)
 
     def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace all rows of the table by these; readers see the old rows or the new ones, never a part of either.
@@ -174,6 +220,8 @@ class Table:
         Raises as `append` does; where that says that nothing was added, nothing was removed either.
         """
         check_transaction(transaction)
+        if self.state.primary_key:
+            return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
         return self.commit(self._staged(rows), transaction=transaction, overwrite=True)
 
     def truncate(self) -> None:
@@ -188,7 +236,7 @@ class Table:
         Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
         truncating again is safe where nobody appended meanwhile.
         """
-        self._log.commit(lambda state, _time_ms: truncating(self._there(state)))
+        self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
 
     def _staged(self, rows: Any) -> Staged:
         """The rows, staged; in the newest schema where the one known here does not have their columns."""
@@ -227,10 +275,10 @@ class Table:
         """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
         check_transaction(transaction)
         offsets, committed = commit_staged(self._log, staged, transaction=transaction, overwrite=overwrite)
-        self._merge_if_due(committed.state)
+        self.merge_if_due(committed.state)
         return offsets
 
-    def _merge_if_due(self, state: TableState) -> None:
+    def merge_if_due(self, state: TableState) -> None:
         """Merging is work on the side: the rows are stored, so a failure here must not look like one of the append."""
         if inline_merge_due(state):
             try:
@@ -255,19 +303,7 @@ class Table:
         Raises `SchemaMismatchError` for a column that is there already, is NOT NULL or cannot be stored, and for a
         comment on an unknown one; `InvalidOptionError` for unknown, fixed or impossible properties.
         """
-        change = Alteration.of(add_columns, comments, set_properties, unset_properties)
-
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            self._there(state)  # of a dropped table it is no answer that it has this column already
-            after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
-            actions: list[Action] = []
-            if after.schema != state.schema:
-                actions.append(SetSchema(after.schema_id, after.schema))
-            if after.properties != state.properties:
-                actions.append(_changed_properties(state.properties, after.properties))
-            return actions
-
-        self._log.commit(plan)
+        alter_table(self, Alteration.of(add_columns, comments, set_properties, unset_properties))
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema) -> None:
         """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
@@ -283,7 +319,7 @@ class Table:
             raise InvalidOptionError(f"application ids of {self.name} are {app_ids!r}, expected texts")
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            known = tuple(a for a in app_ids if a in self._there(state).transactions)
+            known = tuple(a for a in app_ids if a in self.require_there(state).transactions)
             return (ForgetTransactions(known),) if known else ()
 
         self._log.commit(plan)
@@ -295,19 +331,7 @@ class Table:
         week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name
         or an offset that cannot be.
         """
-
-        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-            _check_consumer(self._there(state), consumer_id, offsets)
-            known = state.consumers.get(consumer_id)
-            if known is None:
-                unchanged = offsets is None
-            else:
-                unchanged = known.offsets == offsets and time_ms - known.time_ms < CONSUMER_RENEW_MS
-            if unchanged:
-                return ()
-            return (MoveConsumer(consumer_id, dict(offsets) if offsets is not None else None),)
-
-        self._log.commit(plan)
+        move_consumer(self._log, consumer_id, offsets, self.require_there)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -333,61 +357,64 @@ class Table:
                 raise InvalidOptionError(
                     f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number",
                 )
-            return self._read(pin_as_of(state, as_of_timestamp_ms), projection)
-        pin = pin_newest(state)
-        for _ in range(_REPINS_MAX):
-            try:
-                return self._read(pin, projection)
-            except SnapshotExpiredError:
-                pin = self.repinned()
-        return self._read(pin, projection)
+            return read_pin(self, pin_as_of(state, as_of_timestamp_ms), projection)
+        return read_newest(self, pin_newest(state), projection)
 
     def repinned(self) -> Pin:
         """A new pin for when another can no longer be read.
 
         It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
         """
-        for _ in range(_REPINS_MAX):
-            with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
-                return self._pinned_to_lake()
-        return self._pinned_to_lake()
-
-    def _pinned_to_lake(self) -> Pin:
-        state = self.refresh()
-        if not self.properties.datalake_enabled:
-            return pin_newest(state)
-        newest = self.open_lake().newest()
-        if newest is None:
-            return pin_newest(self.refresh(), state.lake)
-        return pin_newest(self.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
-
-    def _read(self, pin: Pin, projection: Projection) -> pa.Table:
-        parts = []
-        if pin.lake is not None:
-            parts.append(self._read_lake(pin.lake, projection))
-        parts.extend(self.read_hot(pin, projection))
-        return projection.joined(parts)
-
-    def _read_lake(self, pair: LakePair, projection: Projection) -> pa.Table:
-        lake = self.open_lake()
-        plan = lake.plan_read(
-            snapshot_id=pair.snapshot_id,
-            columns=projection.read_columns,
-            predicates=projection.predicates,
-            schema=self.state.schema,
-        )
-        return projection.finish(lake.to_arrow(plan, filter=projection.filter))
+        return repinned(self)
 
     def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-        """The rows of a pin's hot ranges, a table a bucket."""
-        wanted = pin.state.schema
-        records = InlineRecords(self._storage, self.uuid)
-        for bucket, offsets in pin.hot.items():
-            split = plan_range(pin.state, bucket, offsets, projection.filter)
-            batches = read_split(self._storage, split, wanted, projection.read_columns, records=records)
-            found = [b.batch for b in batches]
-            if found:
-                yield projection.finish(projection.filtered(pa.Table.from_batches(found)))
+        """The rows of a pin's hot ranges of a log table, a table a bucket."""
+        return read_hot(self, pin, projection)
+
+    def lookup(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+        insert_if_absent: bool = False,
+    ) -> pa.Table:
+        """The current rows of keys, a row for each key in their order.
+
+        ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
+        ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
+        second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
+        includes that write whatever host it came from. ``insert_if_absent`` first adds a row, null beside the key, for
+        each key without one.
+
+        The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
+        without a primary key, `SchemaMismatchError` for keys that do not fit.
+        """
+        self.keyed.shape()
+        return self._lookup.rows(
+            keys,
+            columns=columns,
+            max_staleness_ms=max_staleness_ms,
+            at_least=at_least,
+            insert_if_absent=insert_if_absent,
+        )
+
+    def prefix_lookup(
+        self,
+        prefix: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> pa.Table:
+        """All current rows whose primary key begins with these values, in the order of their keys.
+
+        ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
+        bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
+        """
+        self.keyed.shape()
+        return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def tail(
         self,
@@ -405,6 +432,7 @@ class Table:
         a mapping bucket → offset, or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
         ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
         asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
+        Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
         The columns are those of the call: ones that are added later are not in the batches.
 
         Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read.
@@ -465,24 +493,3 @@ class Table:
 
 def _properties_of(state: TableState) -> TableProperties:
     return parse_properties(state.properties, state.schema, state.partition_by)
-
-
-def _changed_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
-    changed = {name: value for name, value in after.items() if before.get(name) != value}
-    return SetProperties(changed, tuple(name for name in before if name not in after))
-
-
-def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:
-    if not isinstance(consumer_id, str) or not consumer_id or not is_unicode(consumer_id):
-        raise InvalidOptionError(f"consumer {consumer_id!r} of {state.name}: expected a non-empty text")
-    if not isinstance(offsets, Mapping | None):
-        raise InvalidOptionError(
-            f"consumer {consumer_id!r} of {state.name}: offsets are {offsets!r}, expected a mapping bucket → offset",
-        )
-    for bucket, offset in (offsets or {}).items():
-        end = state.ends.get(bucket)
-        if end is None or type(offset) is not int or not 0 <= offset <= end:
-            known = f"0 to {end}" if end is not None else f"buckets 0 to {state.num_buckets - 1}"
-            raise InvalidOptionError(
-                f"consumer {consumer_id!r} of {state.name}: offset {offset!r} of bucket {bucket!r}, expected {known}",
-            )

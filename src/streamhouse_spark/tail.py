@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
-from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import offset_at
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -76,6 +77,8 @@ def _follow(
     until_ms: int | None,
 ) -> Iterator[pa.RecordBatch]:
     clock = table.world.clock
+    fields = (CHANGE_TYPE,) if begun.primary_key else ()
+    fields = (*fields, *METADATA_FIELDS) if include_metadata else fields
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
@@ -84,7 +87,7 @@ def _follow(
         try:
             for found in _new_batches(table, state, positions, columns):
                 news = True
-                yield with_metadata(found, METADATA_FIELDS) if include_metadata else found.batch
+                yield with_metadata(found, fields) if fields else found.batch
         except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
             news = True
         if news:
@@ -109,10 +112,12 @@ def _new_batches(
     table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
+    wanted = state.schema.select(columns)
+    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
             split = plan_range(state, bucket, OffsetRange(positions[bucket], log.end))
-            for found in read_split(table.storage, split, state.schema, columns, records=records):
+            for found in read_split(table.storage, split, written, records=records):
                 positions[bucket] = found.offsets.end
                 yield found
 

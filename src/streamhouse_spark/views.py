@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from streamhouse_spark.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 CHANGELOG = "changelog"
 LAKE = "lake"
 LAKE_PREFIX = "lake$"
-NEEDS_PRIMARY_KEY = ("binlog",)
+BINLOG = "binlog"
 
 
 class TableView(Protocol):
@@ -40,6 +41,8 @@ def open_view(table: Table, suffix: str | None) -> TableView:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
         return _ChangelogView(table)
+    if suffix == BINLOG and table.state.primary_key:
+        return _BinlogView(table)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.properties.datalake_enabled:
             raise InvalidNameError(
@@ -51,12 +54,13 @@ def open_view(table: Table, suffix: str | None) -> TableView:
 
 
 def _suffixes(table: Table) -> list[str]:
-    own = [f"${name}" for name in (CHANGELOG, *SYSTEM_TABLES)]
+    changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
+    own = [f"${name}" for name in (*changes, *SYSTEM_TABLES)]
     return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.properties.datalake_enabled else own
 
 
 def _reject(table: Table, suffix: str) -> NoReturn:
-    if suffix in NEEDS_PRIMARY_KEY:
+    if suffix == BINLOG:
         raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
     raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
 
@@ -89,19 +93,36 @@ class _ChangelogView:
         return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
 
 
+class _BinlogView:
+    """Every change with its row before and after, as `binlog_batches` reads them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return binlog_schema(self._table.schema)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        batches = list(binlog_batches(changelog_batches(self._table), self._table.schema))
+        return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
+
+
 def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
     """Every change of the table, each bucket in offset order. Log tables only insert.
 
-    What was trimmed from the hot log is read from the lake, which keeps no commit times: they are null. A table that
-    was never tiered has lost what was trimmed, so its changelog begins where the log does. Raises
+    Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
+    What was trimmed from the hot log of another is read from the lake, which keeps no commit times: they are null. A
+    table that was never tiered has lost what was trimmed, so its changelog begins where the log does. Raises
     `OffsetsTrimmedError` where the lake holds trimmed rows no longer, before the first row of that bucket.
     """
     state = table.refresh()
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
-        if log.start > first and state.lake is not None:
+        if log.start > first and state.lake is not None and not state.primary_key:
             yield from _trimmed_changes(table, state, bucket, OffsetRange(first, log.start))
-        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema):
+        written = state.written_schema(state.schema_id)
+        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), written):
             yield with_metadata(found, CHANGELOG_FIELDS)
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.clock import World
+from streamhouse_spark.creation import create_action
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -28,10 +29,9 @@ from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.renaming import free, is_named, rename
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath, is_text_list, is_unicode
+from streamhouse_spark.model import TablePath, is_unicode
 from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
-from streamhouse_spark.properties import TableProperties, check_partition_columns, parse_properties
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.stores import storage_for
 from streamhouse_spark.table import Table
@@ -193,13 +193,15 @@ class Warehouse:
         """Create a table, its database and, if need be, the warehouse.
 
         ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
-        ``bucket.num``. **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
+        ``bucket.num``. A ``primary_key``, of columns that thereby are NOT NULL, makes a table that takes upserts and
+        deletes; without ``bucket.key`` its first column beside the partition columns is the bucket key.
+        **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned as it is.
         """
         path = parse_table_name(name).require_table("create")
-        create = _create_action(path, schema, primary_key, partition_by, buckets, properties)
+        create = create_action(path, schema, primary_key, partition_by, buckets, properties)
         self._ensure()
         names.create_database(self._storage, path.database, self._world)
         for _ in range(_NAME_RACES_MAX):
@@ -381,38 +383,6 @@ def _check_arguments(location: object, settings: object) -> None:
 def _check_comment(what: str, comment: object) -> None:
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
         raise InvalidOptionError(f"the comment of {what} is {str(comment)[:100]!r}, expected a text; write it anew")
-
-
-def _check_table_arguments(path: TablePath, partition_by: object, properties: object) -> None:
-    if not isinstance(properties, Mapping | None):
-        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
-    if not isinstance(partition_by, list | tuple) or not all(isinstance(name, str) for name in partition_by):
-        raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
-
-
-def _create_action(
-    path: TablePath,
-    schema: pa.Schema | str | SparkSchema,
-    primary_key: Sequence[str],
-    partition_by: Sequence[str],
-    buckets: int | None,
-    properties: Mapping[str, str] | None,
-) -> Create:
-    if not is_text_list(primary_key):
-        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
-    if primary_key:
-        raise InvalidOptionError(
-            f"table {path}: primary_key {list(primary_key)}: this version has tables without a primary key only; "
-            "leave it out",
-        )
-    _check_table_arguments(path, partition_by, properties)
-    texts = {str(k): str(v) for k, v in (properties or {}).items()}
-    if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
-        raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
-    table_schema = TableSchema.of(schema)
-    partitions = check_partition_columns(partition_by, table_schema)
-    parsed: TableProperties = parse_properties(texts, table_schema, partitions)
-    return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
 
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:

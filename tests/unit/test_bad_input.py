@@ -216,7 +216,7 @@ class TestSchemas:
             ({"partition_by": ["name", "NAME"]}, InvalidOptionError),
             ({"partition_by": ["id", "name"]}, InvalidOptionError),
             ({"partition_by": "name"}, (InvalidOptionError, SchemaMismatchError)),
-            ({"primary_key": ["id"]}, InvalidOptionError),
+            ({"primary_key": ["nope"]}, SchemaMismatchError),
             ({"properties": {"bucket.numm": "3"}}, InvalidOptionError),
             ({"properties": {"bucket.num": "x"}}, InvalidOptionError),
             ({"properties": {"bucket.key": "nope"}}, SchemaMismatchError),

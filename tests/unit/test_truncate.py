@@ -9,6 +9,7 @@ from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.union_read import read_pin
 
 
 @pytest.fixture
@@ -119,9 +120,9 @@ def test_a_read_under_way_ends_well_and_its_files_go_after_the_grace(table, cloc
     pin = pin_newest(table.refresh())
     table.overwrite(rows(1))
     projection = Projection.of(table.state.schema, None, None)
-    assert table._read(pin, projection).num_rows == 30_000
+    assert read_pin(table, pin, projection).num_rows == 30_000
     table.maintain()
-    assert table._read(pin, projection).num_rows == 30_000
+    assert read_pin(table, pin, projection).num_rows == 30_000
     clock.advance(GRACE_MS + 1000)
     deleted = table.maintain().cleaned.deleted
     assert [key for key in deleted if key.endswith(".arrow")]

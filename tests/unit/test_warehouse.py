@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from streamhouse_spark.errors import (
     FormatVersionError,
     InvalidNameError,
     InvalidOptionError,
+    SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
     WarehouseNotFoundError,
@@ -225,9 +227,33 @@ class TestCreating:
         with pytest.raises(TableExistsError, match="drop it first"):
             wh.create_table("t", ORDERS)
 
-    def test_a_primary_key_is_for_later(self, wh, store):
-        with pytest.raises(InvalidOptionError, match="without a primary key"):
-            wh.create_table("t", ORDERS, primary_key=["id"])
+    def test_a_primary_key_is_not_null_and_buckets_the_table(self, wh):
+        table = wh.create_table("t", "id BIGINT, dt STRING, name STRING", primary_key=["dt", "ID"], partition_by=["dt"])
+        assert [field.nullable for field in table.schema] == [False, False, True]
+        assert table.state.primary_key == ("dt", "id")
+        assert table.properties.bucket_key == ("id",)
+        assert table.properties.primary_key == ("dt", "id")
+
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            ({"primary_key": ["nope"]}, "no column 'nope'"),
+            ({"primary_key": ["id", "ID"]}, "each once"),
+            ({"primary_key": ["tags"]}, "choose columns of scalar types"),
+            ({"primary_key": ["id"], "partition_by": ["dt"]}, "'dt' is not in primary.key id; add it"),
+            ({"primary_key": ["id"], "properties": {"primary.key": "dt"}}, "give one"),
+            ({"primary_key": ["id"], "properties": {"bucket.key": "dt"}}, "a column of the primary key id"),
+            ({"primary_key": ["price"], "buckets": 2}, "there can be one bucket only"),
+            (
+                {"primary_key": ["id"], "properties": {"table.merge-engine": "best"}},
+                "versioned or aggregation",
+            ),
+            ({"properties": {"fields.price.agg": "sum"}}, "belongs to tables with a primary key; set primary.key"),
+        ],
+    )
+    def test_a_key_that_cannot_be(self, wh, store, asked, words):
+        with pytest.raises((InvalidOptionError, SchemaMismatchError), match=re.escape(words)):
+            wh.create_table("t", "id BIGINT, dt STRING, price DOUBLE, tags ARRAY<INT>", **asked)
         assert keys(store) == set()
 
     def test_racing_creators_of_one_table_get_one_table(self, store, clock):

@@ -15,6 +15,7 @@ from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.table import Table
+from streamhouse_spark.union_read import read_keyed
 from streamhouse_spark.views import CHANGELOG, LAKE, changelog_batches
 from streamhouse_spark.warehouse import Warehouse
 
@@ -55,6 +56,9 @@ def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Tab
 
 def _union(table: Table, projection: Projection) -> Iterator[pa.Table]:
     pin = pin_newest(table.state)
+    if pin.state.primary_key:
+        yield from read_keyed(table, pin, projection)
+        return
     plan = None
     if pin.lake is not None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -75,6 +75,24 @@ class OffsetsPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedPiece:
+    """Rows of a table with a primary key that need its newest changes to be read.
+
+    With ``lake``, the rows of that part of a lake file whose keys no change names; without, the rows that the changes
+    of the bucket leave.
+    """
+
+    bucket: int | None
+    """None for a lake file of which it is not known: the changes of all buckets count."""
+    lake: LakeSplit | None
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        lake = self.lake.to_json() if self.lake else None
+        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPiece:
     """A whole system or metadata table."""
 
@@ -85,7 +103,7 @@ class ViewPiece:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = LogPiece | LakePiece | OffsetsPiece | ViewPiece
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | ViewPiece
 
 
 def piece_from_json(data: Mapping[str, Any]) -> Piece:
@@ -96,8 +114,37 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return LakePiece(LakeSplit.from_json(data["split"]), data["bucket"])
         case "offsets":
             return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
+        case "keyed":
+            lake = data["lake"]
+            return KeyedPiece(data["bucket"], LakeSplit.from_json(lake) if lake else None, data["size_bytes"])
         case _:
             return ViewPiece(data["suffix"])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """What reading a table with a primary key needs besides the columns that are asked for."""
+
+    schema: TableSchema
+    """These and those of the primary key: what is read of lake files and of changes."""
+    key: tuple[str, ...]
+    tails: tuple[LogSplit, ...]
+    """The changes that the lake snapshot does not hold, of each bucket that has some."""
+
+    def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
+        """Without the changes that these pieces do not need."""
+        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedPiece)}
+        needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
+        return replace(self, tails=needed)
+
+    def to_json(self) -> dict[str, Any]:
+        tails = [tail.to_json() for tail in self.tails]
+        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KeyedColumns:
+        tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
+        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +157,9 @@ class ReadPlan:
     """The table's columns that are read, in the order of the result."""
     pieces: tuple[Piece, ...]
     projection: LakeProjection | None = None
-    """Where these columns are in lake files; set where there are lake pieces."""
+    """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
+    keyed: KeyedColumns | None = None
+    """For a table with a primary key."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,6 +168,7 @@ class ReadPlan:
             "schema": self.schema.to_json(),
             "pieces": [piece.to_json() for piece in self.pieces],
             "projection": self.projection.to_json() if self.projection else None,
+            "keyed": self.keyed.to_json() if self.keyed else None,
         }
 
     @classmethod
@@ -130,10 +180,12 @@ class ReadPlan:
             TableSchema.from_json(data["schema"]),
             tuple(piece_from_json(piece) for piece in data["pieces"]),
             LakeProjection.from_json(projection) if projection is not None else None,
+            KeyedColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
         )
 
     def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
-        return ReadPlan(self.table, self.table_uuid, self.schema, tuple(pieces), self.projection)
+        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
+        return replace(self, pieces=tuple(pieces), keyed=keyed)
 
 
 class TablePartition(InputPartition):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
+from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pieces
 from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, Piece, ReadPlan, ViewPiece, lake_ranges
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
@@ -38,6 +39,8 @@ def plan_union(table: Table, columns: Sequence[str], *, as_of_timestamp_ms: int 
 
 def _plan_pin(table: Table, pin: Pin, columns: Sequence[str]) -> ReadPlan:
     schema = pin.state.schema.select(columns)
+    if pin.state.primary_key:
+        return _plan_keyed_pin(table, pin, schema)
     pieces: list[Piece] = []
     projection = None
     if pin.lake is not None:
@@ -48,6 +51,17 @@ def _plan_pin(table: Table, pin: Pin, columns: Sequence[str]) -> ReadPlan:
         pieces.extend(LakePiece(split) for split in plan.splits)
     pieces.extend(LogPiece(plan_range(pin.state, bucket, offsets)) for bucket, offsets in pin.hot.items())
     return ReadPlan(table.name, table.uuid, schema, tuple(pieces), projection)
+
+
+def _plan_keyed_pin(table: Table, pin: Pin, schema: TableSchema) -> ReadPlan:
+    keyed = keyed_columns(pin.state, schema.names, pin.hot)
+    scan = None
+    if pin.lake is not None:
+        scan = table.open_lake().scan_files(
+            snapshot_id=pin.lake.snapshot_id, columns=keyed.schema.names, schema=pin.state.schema
+        )
+    pieces = keyed_pieces(scan.files if scan else (), keyed.tails)
+    return ReadPlan(table.name, table.uuid, schema, tuple(pieces), scan.projection if scan else None, keyed)
 
 
 def plan_lake(
@@ -111,7 +125,8 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
 def _trimmed_pieces(
     table: Table, state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool
 ) -> Iterator[Piece]:
-    tiered = state.lake_offset(bucket) if table.properties.datalake_enabled else 0
+    in_lake = table.properties.datalake_enabled and not state.primary_key  # of which the lake has no changes
+    tiered = state.lake_offset(bucket) if in_lake else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
     if held != wanted:
         text = (

@@ -52,6 +52,7 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
         if options.as_of_lake_snapshot is not None:
             return ReadTarget("lake", name, suffix, table.schema)
         if logged:
+            _require_change_feed(table, name, options.read_change_feed)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
         return ReadTarget("union", name, suffix, table.schema)
     view = open_view(table, suffix)
@@ -74,6 +75,7 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
 def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
     """Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
+        _require_change_feed(table, table.name, options.read_change_feed)
         return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
     open_view(table, suffix)
     if suffix != CHANGELOG:
@@ -82,6 +84,15 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
             "spark.read",
         )
     return _range(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
+
+
+def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
+    if table.state.primary_key and not read_change_feed:
+        raise InvalidOptionError(
+            f"{name} has a primary key, so that its log holds changes: streams, offsets, start and end times and "
+            f"includeMetadata read them with readChangeFeed=true, or as {name}$changelog; a batch read without these "
+            "options gives the current rows"
+        )
 
 
 def _range(table: Table, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:

@@ -9,7 +9,16 @@ import pyarrow as pa
 
 from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, OffsetsPiece, Piece, ReadPlan, ViewPiece
+from streamhouse_spark.datasource.keyed_read_task import read_keyed_pieces
+from streamhouse_spark.datasource.pieces import (
+    KeyedPiece,
+    LakePiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    ReadPlan,
+    ViewPiece,
+)
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.base import LakeProjection
@@ -18,7 +27,9 @@ from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
 from streamhouse_spark.log.metadata_columns import add_metadata, add_places, with_metadata
 from streamhouse_spark.log.scan import read_split, require_not_truncated
+from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import open_view
 
@@ -30,6 +41,9 @@ def read_plan(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of all pieces, each with the metadata columns and then the plan's columns."""
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    if plan.keyed is not None:
+        yield from read_keyed_pieces(table, plan, plan.keyed)
+        return
     for piece in plan.pieces:
         yield from _read(table, plan, piece, metadata, fail_on_data_loss=fail_on_data_loss)
 
@@ -39,8 +53,10 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     match piece:
         case LogPiece(split):
-            for found in read_split(table.storage, split, plan.schema):
-                yield with_metadata(found, metadata) if metadata else found.batch
+            has_changes = split.has_changes
+            wanted = TableSchema((CHANGE_COLUMN, *plan.schema.columns)) if has_changes else plan.schema
+            for found in read_split(table.storage, split, wanted):
+                yield with_metadata(found, metadata) if metadata or has_changes else found.batch
         case LakePiece(split, _):
             assert plan.projection is not None
             files = lake_files(table.storage, table.settings, split.location)
@@ -53,6 +69,8 @@ def _read(
                 yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch
         case ViewPiece(suffix):
             yield from _read_view(table, suffix)
+        case KeyedPiece():
+            raise ValueError("a piece by key outside of a plan by key")
 
 
 def _read_lake_places(

@@ -65,11 +65,11 @@ class StagingPlan:
             warehouse.world,
             inline_bytes_max=TASK_INLINE_BYTES_MAX,
         )
-        parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in _chunks(batches)]
+        parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
         return gathered(parts) if parts else None
 
 
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:

@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.stream_offset import StreamOffset
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.options import StreamReadOptions
+from streamhouse_spark.options import FULL, StreamReadOptions
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 
@@ -67,6 +67,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if self._initial is None:
             table = self._table()
             options = self._options
+            _require_all_changes(table.state, options)
             offsets = starting_offsets(
                 table.state,
                 options.starting_offsets,
@@ -174,6 +175,19 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
             table.move_consumer(consumer_id, offsets)
             self._consumer_moved_ms = now_ms
+
+
+def _require_all_changes(state: TableState, options: StreamReadOptions) -> None:
+    """Of a table with a primary key the lake has rows, not changes: what was trimmed cannot be made up for."""
+    if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
+        return
+    trimmed = [bucket for bucket, log in state.buckets.items() if log.start > state.first_offset(bucket)]
+    if trimmed and options.fail_on_data_loss:
+        raise OffsetsTrimmedError(
+            f"{state.name}: startingOffsets=full wants every change, and those of bucket {trimmed[0]} below offset "
+            f"{state.buckets[trimmed[0]].start} were trimmed; read the table once as a batch and its changes with "
+            "startingOffsets=latest, or begin with startingOffsets=earliest"
+        )
 
 
 def _truncation_of(state: TableState) -> int:

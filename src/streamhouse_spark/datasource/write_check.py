@@ -17,12 +17,11 @@ from streamhouse_spark.table import Table
 
 
 def table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
-    """The table, after a look at whether rows of this schema fit into it.
+    """The table, which has yet to be asked whether rows of this schema fit into it.
 
     Raises:
         TableNotFoundError: with the CREATE TABLE that would make a table for these rows.
         InvalidNameError: for a read-only name.
-        SchemaMismatchError: naming the column.
     """
     path = parse_table_name(name).require_table("write to")
     try:
@@ -33,7 +32,6 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
             f"{error} To make it for these rows: CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
             f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
         ) from None
-    check_fits(schema, table.state.schema, table.name)
     return table
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.query_identity import (
     QUERY_ID_PROPERTY,
     begins_under_used_name,
@@ -22,9 +23,9 @@ from streamhouse_spark.datasource.query_identity import (
     query_transaction,
 )
 from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, combined
-from streamhouse_spark.datasource.write_check import table_for_writing
-from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.log.staging import Staged
+from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.log.staging import Staged, gathered
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
 
@@ -46,15 +47,25 @@ class StreamhouseWriter(DataSourceArrowWriter):
         *,
         overwrite: bool = False,
     ) -> None:
-        self._plan = StagingPlan.of(connection, table_for_writing(connection, name, schema))
+        self._plan = _staging_plan(connection, name, schema, options)
         self._transaction = options.transaction
         self._overwrite = overwrite
+        if overwrite and (options.row_kind_column or options.partial_update):
+            raise InvalidOptionError(
+                f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
+                "or use mode('append')"
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return StagedMessage(self._plan.stage(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
+        if isinstance(self._plan, KeyedStagingPlan):
+            intents = _gathered(_messages(messages))
+            if intents is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, intents, transaction=self._transaction, overwrite=self._overwrite)
+            return
         staged = combined(table, _messages(messages)) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
@@ -77,7 +88,7 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, connection: Connection, name: str, options: StreamWriteOptions, checkpoint: str | None, schema: StructType
     ) -> None:
-        self._plan = StagingPlan.of(connection, table_for_writing(connection, name, schema))
+        self._plan = _staging_plan(connection, name, schema, options)
         self._options = options
         self._checkpoint = checkpoint
 
@@ -89,7 +100,8 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
         found = _messages(messages)
-        staged = combined(table, found)
+        by_key = isinstance(self._plan, KeyedStagingPlan)
+        staged = _gathered(found) if by_key else combined(table, found)
         transaction = query_transaction(
             self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
         )
@@ -99,18 +111,44 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
             raise no_identity(self._plan.table)
         if begins_under_used_name(table, transaction) and staged is None:
             staged = _nothing(self._plan)
-        if staged is not None:
+        if staged is None:
+            return
+        if isinstance(self._plan, KeyedStagingPlan):
+            commit_intents(table, self._plan, staged, transaction=transaction)
+        else:
             table.commit(staged, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to do, as in `StreamhouseWriter.abort`."""
 
 
-def _table(plan: StagingPlan) -> Table:
+def _staging_plan(
+    connection: Connection, name: str, frame: StructType, options: WriteOptions | StreamWriteOptions
+) -> StagingPlan | KeyedStagingPlan:
+    """Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have."""
+    table = table_for_writing(connection, name, frame)
+    if table.state.primary_key:
+        return KeyedStagingPlan.of(connection, table, frame, options)
+    if options.row_kind_column or options.partial_update:
+        given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
+        raise InvalidOptionError(
+            f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
+            "PRIMARY KEY"
+        )
+    check_fits(frame, table.state.schema, table.name)
+    return StagingPlan.of(connection, table)
+
+
+def _gathered(messages: Sequence[StagedMessage]) -> Staged | None:
+    parts = [message.staged for message in messages if message.staged is not None]
+    return gathered(parts) if parts else None
+
+
+def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
     return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
 
 
-def _nothing(plan: StagingPlan) -> Staged:
+def _nothing(plan: StagingPlan | KeyedStagingPlan) -> Staged:
     storage = plan.connection.warehouse().storage
     return Staged(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())
 

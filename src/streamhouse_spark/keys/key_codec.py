@@ -24,8 +24,7 @@ KEY_BYTES_MAX: Final = 495
 _HEAD_BYTES = 480
 _DIGEST_BYTES = 16
 
-_EMPTY = pa.scalar(b"", pa.binary())
-_END = pa.scalar(b"\x00\x00", pa.binary())
+_END = b"\x00\x00"
 
 
 def is_key_type(data_type: pa.DataType) -> bool:
@@ -42,12 +41,12 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
     fixed: list[npt.NDArray[np.uint8]] = []
     for column in columns:
         if _is_bytes(column.type):
-            parts += [*_joined(fixed), _escaped(column), _END]
+            parts += [*_joined(fixed), _escaped(column), pa.scalar(_END)]
             fixed = []
         else:
             fixed.append(_fixed_bytes(column))
     parts += _joined(fixed)
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b""))
 
 
 def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:

@@ -34,9 +34,11 @@ class Tail:
 
         ``key_places`` say where the primary key stands in the schema.
         """
-        change = pa.field("change", pa.int8())
-        written = pa.table(pa.Table.from_batches(list(changes), pa.schema([change, *schema])))
-        after = written.filter(pc.not_equal(written["change"], int(ChangeType.UPDATE_BEFORE))).combine_chunks()
+        batches = list(changes)
+        if not batches:
+            return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
+        written = pa.Table.from_batches(batches)
+        after = written.filter(pc.not_equal(written.column(0), int(ChangeType.UPDATE_BEFORE))).combine_chunks()
         types, *columns = (_one_chunk(column) for column in after.columns)
         keys = encode_keys([columns[place] for place in key_places])
         grouped = KeyedBatch.of(keys, columns, types.to_numpy() == np.int8(ChangeType.DELETE))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, NoReturn, cast, get_args
+from typing import Literal, NamedTuple, NoReturn, cast, get_args
 
 import pyarrow as pa
 
@@ -15,18 +14,19 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
 from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
+from streamhouse_spark.properties import (
+    CHANGELOG_IMAGE,
+    DELETE_BEHAVIOR,
+    FIELD,
+    MERGE_ENGINE,
+    PRIMARY_KEY,
+    VERSION_COLUMN,
+)
 from streamhouse_spark.schema import TableSchema
 
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
 DeleteBehavior = Literal["allow", "ignore", "disable"]
 ChangelogImage = Literal["full", "wal"]
-
-PRIMARY_KEY: Final = "primary.key"
-MERGE_ENGINE: Final = "table.merge-engine"
-VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
-DELETE_BEHAVIOR: Final = "table.delete.behavior"
-CHANGELOG_IMAGE: Final = "table.changelog.image"
-_FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
 
 
 class Aggregate(NamedTuple):
@@ -50,12 +50,6 @@ class KeyedProperties:
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
     is not null. Fixed."""
-
-
-def is_keyed_property(name: str) -> bool:
-    """Whether only tables with a primary key have the property."""
-    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE)
-    return name in keyed or _FIELD.match(name) is not None
 
 
 def parse_keyed_properties(
@@ -171,7 +165,7 @@ def _aggregates(
     functions: dict[str, str] = {}
     delimiters: dict[str, str] = {}
     for name, value in properties.items():
-        if (found := _FIELD.match(name)) is None:
+        if (found := FIELD.match(name)) is None:
             continue
         column = schema.column(found["column"]).name
         if engine != "aggregation" or column in primary_key:

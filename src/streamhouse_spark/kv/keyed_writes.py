@@ -27,7 +27,7 @@ from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog, Committed, Plan
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.storage import Storage
@@ -52,12 +52,13 @@ class KeyedWriter:
     before_images: bool = True
 
     def write(
-        self, batches: Mapping[int, KeyedBatch], *, transaction: Transaction | None = None
+        self, batches: Mapping[int, KeyedBatch], *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> tuple[BucketOffsets, TableState]:
         """Commit what the batches of some buckets change; the offsets of the changes, none where nothing changes.
 
-        Durable and visible to everybody when this returns. With a transaction that is already stored nothing is
-        changed, and the offsets of its first commit are returned.
+        With ``overwrite`` the same record first empties the table, so that the rows that the batches make of nothing
+        are all there are. Durable and visible to everybody when this returns. With a transaction that is already stored
+        nothing is changed, and the offsets of its first commit are returned.
 
         Raises:
             CommitConflictError: the table's schema changed meanwhile, or too many races were lost; nothing was written.
@@ -70,11 +71,13 @@ class KeyedWriter:
                 raise CommitConflictError(
                     f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
                 )
+            emptying = truncating(state) if overwrite else ()
             for bucket, batch in batches.items():
-                at = (state.first_offset(bucket), state.buckets[bucket].end)
+                end = state.buckets[bucket].end
+                at = (end if emptying else state.first_offset(bucket), end)
                 if bucket not in staged or staged[bucket].at != at:
-                    staged[bucket] = self._staged(bucket, batch, state)
-            return self._actions(staged, state, time_ms, transaction)
+                    staged[bucket] = self._staged(bucket, batch, state, begins=at[0])
+            return (*emptying, *self._actions(staged, state, time_ms, transaction))
 
         committed = self._committed(plan, transaction)
         if committed.replay_of is not None:
@@ -94,16 +97,20 @@ class KeyedWriter:
             "written, write again",
         )
 
-    def _staged(self, bucket: int, batch: KeyedBatch, state: TableState) -> _Staged:
-        """What the batch changes at the end of the bucket as this state has it."""
+    def _staged(self, bucket: int, batch: KeyedBatch, state: TableState, *, begins: int) -> _Staged:
+        """What the batch changes at the end of the bucket as this state has it, or leaves it where it begins anew."""
+        base = state.buckets[bucket].end
+        values = [None] * len(batch) if begins == base else self._values(bucket, batch, state)
+        changes = changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+        return _Staged((begins, base), changes, self._segment(bucket, changes, state) if len(changes) else None)
+
+    def _values(self, bucket: int, batch: KeyedBatch, state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
-        begins, base = state.first_offset(bucket), state.buckets[bucket].end
         catch_up(tablet, self.layout, self.storage, state, bucket)
         found = tablet.find(stored_keys(batch.keys))
-        if (found.begins, found.applied) != (begins, base):
+        if (found.begins, found.applied) != (state.first_offset(bucket), state.buckets[bucket].end):
             raise _TabletAheadError
-        changes = changes_of(batch, self.engine, self.layout.values, found.values, before_images=self.before_images)
-        return _Staged((begins, base), changes, self._segment(bucket, changes, state) if len(changes) else None)
+        return found.values
 
     def _segment(self, bucket: int, changes: Changes, state: TableState) -> StagedSegment:
         schema = state.written_schema(self.layout.schema_id).arrow
@@ -125,6 +132,8 @@ class KeyedWriter:
         """The rows are stored: a local disk that fails now must not look like a failure of the write."""
         for bucket, s in staged.items():
             try:
+                if s.at[0] == s.at[1]:
+                    self.tablet_of(bucket).truncate(s.at[0])
                 self.tablet_of(bucket).apply(s.changes.values, s.offsets.start, s.offsets.end)
             except (StreamhouseError, DamagedError) as error:
                 logger.warning("bucket %d was not applied locally, the next use replays the log: %s", bucket, error)

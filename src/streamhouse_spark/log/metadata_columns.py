@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.segment_reader import LogBatch
 
 CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
@@ -24,10 +26,24 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
     return pa.schema([*fields, *schema])
 
 
+@cache
+def _change_types() -> pa.Array:
+    return pa.array([kind.name.lower() for kind in ChangeType])
+
+
 def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    """The batch with these metadata columns before its own."""
+    """The batch with these metadata columns before its own.
+
+    Where its first column is the kind of change, as in tables with a primary key, that becomes `CHANGE_TYPE`, if this
+    is among the fields.
+    """
+    batch, kinds = found.batch, None
+    if batch.schema.names[:1] == [CHANGE_TYPE.name]:
+        kinds = _change_types().take(batch.column(0))
+        batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
     times_us = found.segment.commit_times_ms(found.offsets) * 1000
-    return add_metadata(found.batch, fields, found.bucket, found.base_offset, pa.array(times_us))
+    offsets = pa.array(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
+    return add_places(batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows)
 
 
 def add_metadata(
@@ -44,11 +60,17 @@ def add_places(
     bucket: int | None,
     offsets: pa.Array | None,
     times_us: pa.Array | None = None,
+    kinds: pa.Array | None = None,
+    *,
+    num_rows: int | None = None,
 ) -> pa.RecordBatch:
-    """As `add_metadata`, with an offset for each row; None is not known, and null in the rows."""
-    rows = batch.num_rows
+    """As `add_metadata`, with an offset for each row; None is not known, and null in the rows.
+
+    ``kinds`` are those of the changes, by default all are inserts.
+    """
+    rows = batch.num_rows if num_rows is None else num_rows
     values = {
-        CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows),
+        CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows) if kinds is None else kinds,
         BUCKET.name: lambda: pa.repeat(pa.scalar(bucket, pa.int32()), rows),
         LOG_OFFSET.name: lambda: pa.nulls(rows, pa.int64()) if offsets is None else offsets,
         COMMIT_TIMESTAMP.name: lambda: (pa.nulls(rows, pa.int64()) if times_us is None else times_us).cast(

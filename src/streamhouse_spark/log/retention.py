@@ -40,10 +40,12 @@ def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
 def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
     """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything.
 
+    Nothing of a table with a primary key is trimmed: current rows by key are made of all changes.
+
     A lake that was disabled after it held rows still limits trimming: the union read has to meet it without a gap, and
     after a truncation the lake goes on from there.
     """
-    if ttl_ms <= 0:
+    if ttl_ms <= 0 or state.primary_key:
         return {}
     in_lake = lake_enabled or state.recorded_lake is not None
     active = [c for c in state.consumers.values() if c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch, read_segment
-from streamhouse_spark.log.state import BucketLog, TableState
+from streamhouse_spark.log.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.statistics import may_match
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
@@ -33,6 +33,11 @@ class LogSplit:
     segments: tuple[Segment, ...]
     schemas: Mapping[int, TableSchema]
     """The schemas that the segments were written with."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether its rows are changes, of a table with a primary key: their first column says of which kind."""
+        return any(schema.columns[:1] == (CHANGE_COLUMN,) for schema in self.schemas.values())
 
     @property
     def size_bytes(self) -> int:
@@ -153,7 +158,7 @@ def read_split(
     Who reads several splits at once shares ``records`` between them.
     """
     wanted = schema if columns is None else schema.select(columns)
-    adapters = {schema_id: _Adapter(written, wanted) for schema_id, written in split.schemas.items()}
+    adapters = {schema_id: Adapter(written, wanted) for schema_id, written in split.schemas.items()}
     records = records or InlineRecords(storage, split.table_uuid)
     for segment in split.segments:
         adapter = adapters[segment.schema_id]
@@ -165,8 +170,8 @@ def read_split(
             yield LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
 
 
-class _Adapter:
-    """From the columns that a segment was written with to the columns wanted, matched by column id."""
+class Adapter:
+    """Batches from the columns that a segment was written with to the columns wanted, matched by column id."""
 
     def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
         by_id = {c.id: c.name for c in written.columns}

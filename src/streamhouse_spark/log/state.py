@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -108,10 +109,10 @@ class TableState:
     def schema(self) -> TableSchema:
         return self.schemas[self.schema_id]
 
-    @property
+    @cached_property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key; none for a log table."""
-        return tuple(parse_names(self.properties.get("primary.key", "")))
+        """The columns of the primary key, in its order; none for a log table."""
+        return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
 
     def written_schema(self, schema_id: int) -> TableSchema:
         """The columns of segments that were written with a schema: `CHANGE_COLUMN` and its own with a primary key."""

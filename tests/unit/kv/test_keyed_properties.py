@@ -9,10 +9,10 @@ from streamhouse_spark.kv.keyed_properties import (
     Aggregate,
     KeyedProperties,
     engine_of,
-    is_keyed_property,
     parse_keyed_properties,
 )
 from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, VersionedMerge
+from streamhouse_spark.properties import is_keyed_property
 from streamhouse_spark.schema import TableSchema
 
 SCHEMA = TableSchema.of(

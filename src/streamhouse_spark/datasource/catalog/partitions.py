@@ -44,6 +44,9 @@ def _position(table: Table, name: str) -> int:
 
 
 def _parts(table: Table, pin: Pin) -> Iterator[pa.Table]:
+    if pin.state.primary_key:  # a partition without rows is none, and rows may have been deleted
+        yield table.to_arrow(columns=pin.state.partition_by)
+        return
     if pin.lake is not None:
         partitions = table.open_lake().metadata_table("partitions").column("partition").combine_chunks()
         yield pa.table({name: partitions.field(name) for name in pin.state.partition_by})

@@ -68,7 +68,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "properties": properties_of(table),
         "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
         "partition_columns": list(state.partition_by) if shown else [],
-        "metadata_columns": _metadata_columns() if kind == "table" else [],
+        "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
         "rows": num_rows,
         "bytes": size_bytes,
         "pin": pin.to_text(),
@@ -105,7 +105,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     pin = ReadPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
-    available = with_fields(METADATA_COLUMNS if pin.suffix is None else (), _columns(table, state, pin))
+    hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
+    available = with_fields(hidden, _columns(table, state, pin))
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
@@ -127,7 +128,14 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         json.loads(schema.json()),
         metadata,
         options.fail_on_data_loss,
-        ReadPlan(table.name, table.uuid, state.schema.select(read), (), found.lake.projection if found.lake else None),
+        ReadPlan(
+            table.name,
+            table.uuid,
+            state.schema.select(read),
+            (),
+            found.lake.projection if found.lake else None,
+            found.keyed,
+        ),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
     return {**groups_to_json(groups), "read": hot.to_text()}

@@ -10,7 +10,8 @@ from streamhouse_spark.datasource.catalog.pins import ReadPin
 from streamhouse_spark.datasource.catalog.predicate_tree import Node
 from streamhouse_spark.datasource.catalog.pruning import buckets_of, file_may_match, segment_may_match
 from streamhouse_spark.datasource.catalog.scan_options import is_range
-from streamhouse_spark.datasource.pieces import LogPiece, OffsetsPiece, Piece, ViewPiece
+from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pieces
+from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
 from streamhouse_spark.datasource.planning import plan_ranges
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.scan_files import LakeScan
@@ -50,6 +51,8 @@ class Sources:
     """Of the log, or a view."""
     are_exact: bool = True
     """Whether exactly the rows of the pieces are read, unless reading fails."""
+    keyed: KeyedColumns | None = None
+    """For the rows of a table with a primary key."""
 
 
 def sources_of(asked: Question) -> Sources:
@@ -71,6 +74,8 @@ def bucket_of(piece: Piece) -> int | None:
             return split.bucket
         case OffsetsPiece(bucket, _):
             return bucket
+        case KeyedPiece(bucket, _, _):
+            return bucket
     return None
 
 
@@ -90,8 +95,29 @@ def _union(asked: Question) -> Sources:
 
 
 def _of_pin(asked: Question, pin: Pin) -> Sources:
+    if asked.state.primary_key:
+        return _keyed(asked, pin)
     lake = None if pin.lake is None else _lake(asked, pin.lake.snapshot_id)
     return Sources(asked.state, lake, _hot(asked, pin))
+
+
+def _keyed(asked: Question, pin: Pin) -> Sources:
+    """Lake files of buckets without newer changes stay files, which Spark may read itself."""
+    allowed = _buckets(asked)
+    hot = {b: offsets for b, offsets in pin.hot.items() if allowed is None or b in allowed}
+    keyed = keyed_columns(asked.state, asked.columns, hot)
+    require_kept(asked.table.log, asked.state, [s for tail in keyed.tails for s in tail.segments])
+    scan = None
+    if pin.lake is not None:
+        scan = _lake(replace(asked, columns=keyed.schema.names), pin.lake.snapshot_id)
+    if scan is None or not keyed.tails:
+        pieces = tuple(keyed_pieces((), keyed.tails))
+        return Sources(asked.state, scan, pieces, are_exact=not keyed.tails, keyed=keyed)
+    changed = {tail.bucket for tail in keyed.tails}
+    as_they_are = tuple(file for file in scan.files if file.bucket is not None and file.bucket not in changed)
+    others = [file for file in scan.files if file not in as_they_are]
+    pieces = tuple(keyed_pieces(others, keyed.tails))
+    return Sources(asked.state, replace(scan, files=as_they_are), pieces, are_exact=False, keyed=keyed)
 
 
 def _stand_in(asked: Question) -> Pin | None:

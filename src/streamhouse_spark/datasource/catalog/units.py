@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.sources import Sources, bucket_of
 from streamhouse_spark.datasource.pieces import (
+    KeyedPiece,
     LakePiece,
     LogPiece,
     OffsetsPiece,
@@ -25,6 +26,7 @@ from streamhouse_spark.schema import TableSchema
 
 _TEXT_BYTES = 24
 _NESTED_BYTES = 64
+_KEYED_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: b
             return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
         case OffsetsPiece(_, offsets):
             return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
+        case KeyedPiece(_, lake, _):
+            num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
+            return HotUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
         case ViewPiece():
             return HotUnit(piece, bucket, 1, size_bytes, is_exact=False)
 

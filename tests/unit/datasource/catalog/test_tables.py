@@ -102,7 +102,7 @@ def test_the_same_bucket_may_be_said_twice_but_not_two_buckets(catalog):
         ({"properties": {"bucket.nun": "4"}}, InvalidOptionError, "did you mean bucket.num"),
         ({"properties": {"a'`$b": "4"}}, InvalidOptionError, "unknown table property"),
         ({"properties": {"comment": "token=abc123"}}, InvalidOptionError, "credential"),
-        ({"primary_key": ["id"]}, InvalidOptionError, "primary_key"),
+        ({"primary_key": ["nope"]}, SchemaMismatchError, "no column 'nope'"),
         ({"partitioning": [{"transform": "days", "columns": [["dt"]], "arguments": []}]}, InvalidOptionError, "days"),
         ({"partitioning": [bucket(4, "id", "dt")]}, InvalidOptionError, "one column"),
         ({"partitioning": [bucket(4, "id"), bucket(2, "dt")]}, InvalidOptionError, "one bucket key"),

@@ -1,0 +1,83 @@
+"""What `Warehouse.create_table` is asked for, checked and as the action that creates it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.actions import Create
+from streamhouse_spark.model import TablePath, is_text_list
+from streamhouse_spark.properties import (
+    PRIMARY_KEY,
+    check_partition_columns,
+    default_bucket_key,
+    parse_properties,
+)
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.values import join_names, parse_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema import SparkSchema
+
+
+def create_action(
+    path: TablePath,
+    schema: pa.Schema | str | SparkSchema,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    buckets: int | None,
+    properties: Mapping[str, str] | None,
+) -> Create:
+    """The table as it is to be created, yet without a place for its lake.
+
+    Raises `InvalidOptionError`, `SchemaMismatchError` for what cannot be.
+    """
+    _check_arguments(path, primary_key, partition_by, properties)
+    texts = {str(k): str(v) for k, v in (properties or {}).items()}
+    if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
+        raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
+    table_schema = TableSchema.of(schema)
+    partitions = check_partition_columns(partition_by, table_schema)
+    if primary_key or texts.get(PRIMARY_KEY, "").strip():
+        table_schema = _keyed(path, table_schema, primary_key, partitions, texts)
+    parsed = parse_properties(texts, table_schema, partitions)
+    return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
+
+
+def _keyed(
+    path: TablePath, schema: TableSchema, primary_key: Sequence[str], partitions: Sequence[str], texts: dict[str, str]
+) -> TableSchema:
+    """The schema with a key that is NOT NULL; ``texts`` get the key, and a bucket key, as the table has them."""
+    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+
+    said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
+    names = tuple(schema.column(name).name for name in primary_key) or said
+    if said and said != names:
+        raise InvalidOptionError(
+            f"table {path}: primary_key is {', '.join(names)}, the property {PRIMARY_KEY} {', '.join(said)}; give one"
+        )
+    schema = TableSchema(tuple(replace(c, nullable=c.nullable and c.name not in names) for c in schema.columns))
+    texts[PRIMARY_KEY] = join_names(names)
+    parse_keyed_properties(texts, schema, partitions)
+    if not texts.get("bucket.key", "").strip() and (chosen := default_bucket_key(names, partitions, schema)):
+        texts["bucket.key"] = join_names([chosen])
+    if parse_properties(texts, schema, partitions).bucket_num > 1 and not texts.get("bucket.key", "").strip():
+        raise InvalidOptionError(
+            f"table {path}: no column of the primary key {', '.join(names)} can be a bucket key beside the partition "
+            "columns, so that there can be one bucket only; leave bucket.num out, or add a column of integers, text, "
+            "dates or decimals to the key"
+        )
+    return schema
+
+
+def _check_arguments(path: TablePath, primary_key: object, partition_by: object, properties: object) -> None:
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not isinstance(partition_by, list | tuple) or not all(isinstance(name, str) for name in partition_by):
+        raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")

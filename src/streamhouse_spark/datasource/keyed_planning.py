@@ -1,0 +1,32 @@
+"""Planning reads of tables with a primary key: which rows need the newest changes to be read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePiece, Piece
+from streamhouse_spark.lake.scan_files import ScanFile
+from streamhouse_spark.log.scan import LogSplit, plan_range
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.union_read import with_key
+
+
+def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, OffsetRange]) -> KeyedColumns:
+    """For a read of these columns beyond exactly what a lake snapshot holds.
+
+    No statistics leave out changes: a newer row that nobody asked for still takes the place of an older one.
+    """
+    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in hot.items())
+    return KeyedColumns(with_key(state, columns), state.primary_key, tails)
+
+
+def keyed_pieces(files: Iterable[ScanFile], tails: Sequence[LogSplit]) -> Iterator[Piece]:
+    """All rows, each once: of the files, then of the changes. Files of buckets without changes are read as they are."""
+    changed = {tail.bucket for tail in tails}
+    for file in files:
+        is_changed = bool(changed) if file.bucket is None else file.bucket in changed
+        for split in file.splits():
+            yield KeyedPiece(file.bucket, split, split.size_bytes) if is_changed else LakePiece(split, file.bucket)
+    for tail in tails:
+        yield KeyedPiece(tail.bucket, None, tail.size_bytes)

@@ -1,0 +1,58 @@
+"""Reading rows of a table with a primary key in a task: older ones, with the newer changes laid over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePiece, ReadPlan
+from streamhouse_spark.keys.tail import Tail
+from streamhouse_spark.lake.base import LakeSplit
+from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
+from streamhouse_spark.log.scan import LogSplit
+from streamhouse_spark.table import Table
+from streamhouse_spark.union_read import read_tail, without
+
+
+def read_keyed_pieces(table: Table, plan: ReadPlan, keyed: KeyedColumns) -> Iterator[pa.RecordBatch]:
+    """The rows of all pieces, with the plan's columns."""
+    places = tuple(keyed.schema.names.index(name) for name in keyed.key)
+    tails = _Tails(table, keyed, places)
+    names = list(plan.schema.names)
+    for piece in plan.pieces:
+        match piece:
+            case LakePiece(split, _):
+                for batch in _lake_batches(table, plan, split):
+                    yield batch.select(names)
+            case KeyedPiece(bucket, None, _):
+                yield from tails.of(bucket).rows.select(names).to_batches()
+            case KeyedPiece(bucket, split, _):
+                assert split is not None
+                changed = tails.of(bucket).keys
+                for batch in _lake_batches(table, plan, split):
+                    yield without(batch, places, changed).select(names)
+            case _:
+                raise ValueError(f"a plan by key has a {type(piece).__name__}")
+
+
+def _lake_batches(table: Table, plan: ReadPlan, split: LakeSplit) -> Iterator[pa.RecordBatch]:
+    assert plan.projection is not None
+    return read_lake_split(lake_files(table.storage, table.settings, split.location), split, plan.projection)
+
+
+class _Tails:
+    """The changes of buckets, each read once a task while its pieces follow each other."""
+
+    def __init__(self, table: Table, keyed: KeyedColumns, places: Sequence[int]) -> None:
+        self._table = table
+        self._keyed = keyed
+        self._places = places
+        self._last: tuple[int | None, Tail] | None = None
+
+    def of(self, bucket: int | None) -> Tail:
+        if self._last is None or self._last[0] != bucket:
+            splits: list[LogSplit] = [t for t in self._keyed.tails if bucket is None or t.bucket == bucket]
+            self._last = (bucket, read_tail(self._table, splits, self._keyed.schema, self._places))
+        return self._last[1]

@@ -1,0 +1,249 @@
+"""Writing by primary key in Spark: tasks stage what is to be done to keys, the driver makes changes of it and commits.
+
+Tasks do not read the table: which changes the rows are depends on what is there when they are committed. What they
+stage are *intents*, rows with what they do to their key, as files like segments that no record will ever name. The
+driver removes them once the changes are committed; what a crash leaves is an orphan of cleaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.conversion import refuse_column
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.staging_task import TASK_INLINE_BYTES_MAX, chunks
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.log.scan import Adapter
+from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.log.state import CHANGE_COLUMN
+from streamhouse_spark.model import BucketOffsets, Transaction
+from streamhouse_spark.options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.rows import coerce
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table import Table
+
+_UPSERT: Final = int(ChangeType.INSERT)
+_DELETE: Final = int(ChangeType.DELETE)
+_LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
+_KINDS: Final = {
+    **dict.fromkeys(("insert", "update", "update_after", "upsert", "update_postimage", "+i", "+u", "i", "u"), _UPSERT),
+    **dict.fromkeys(("c", "r"), _UPSERT),
+    **dict.fromkeys(("delete", "-d", "d"), _DELETE),
+    **dict.fromkeys(("update_before", "update_preimage", "-u"), _LEFT_OUT),
+}
+"""Words of this package, Delta, Flink and Debezium, in lower case."""
+_COMMIT_TRIES_MAX: Final = 10
+
+Kinds = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStagingPlan:
+    """All that a task needs to stage intents for a table."""
+
+    connection: Connection
+    table: str
+    table_uuid: str
+    schema_id: int
+    schema: TableSchema
+    key: tuple[str, ...]
+    targets: tuple[str, ...] | None
+    """The columns that a partial update writes beside the key; None for whole rows."""
+    row_kind_column: str | None
+    routing: Routing
+
+    @classmethod
+    def of(
+        cls, connection: Connection, table: Table, frame: StructType, options: WriteOptions | StreamWriteOptions
+    ) -> KeyedStagingPlan:
+        """Raises `SchemaMismatchError`, `InvalidOptionError` where rows of this frame cannot be written so."""
+        given = compat.arrow_schema_of(frame)
+        kind = None
+        if options.row_kind_column is not None:
+            kind = _row_kind(given, options.row_kind_column, table.name)
+            given = given.remove(given.names.index(kind))
+        state = table.state
+        targets = None
+        if options.partial_update:
+            targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
+            targets = tuple(name for name in targets if name not in state.primary_key)
+            table.keyed.require_partial(targets)
+        key = table.properties.bucket_key
+        routing = Routing(state.num_buckets, key[0] if key else None)
+        plan = cls(
+            connection, table.name, table.uuid, state.schema_id, state.schema, state.primary_key, targets, kind, routing
+        )
+        coerce(pa.schema([f.remove_metadata() for f in given]).empty_table(), plan.given, table=table.name)
+        names = {name.casefold() for name in given.names}
+        for column in plan.given.columns:
+            if not column.nullable and column.name.casefold() not in names:
+                refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
+        return plan
+
+    @property
+    def given(self) -> TableSchema:
+        """The columns that the rows have."""
+        if self.targets is None:
+            return self.schema
+        wanted = {*self.targets, *self.key}
+        return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
+
+    @property
+    def shape(self) -> SegmentShape:
+        return SegmentShape(self.schema_id)
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
+        """Stage all rows of a task; durable when this returns, visible to nobody. None where there are no rows.
+
+        Raises `SchemaMismatchError` for values that do not fit.
+        """
+        warehouse = self.connection.warehouse()
+        stager = Stager(
+            warehouse.storage,
+            self.table_uuid,
+            self.shape,
+            self.routing,
+            warehouse.world,
+            inline_bytes_max=TASK_INLINE_BYTES_MAX,
+        )
+        parts = [stager.stage(intents) for chunk in chunks(batches) if (intents := self._intents(chunk)).num_rows]
+        return gathered(parts) if parts else None
+
+    def _intents(self, rows: pa.Table) -> pa.Table:
+        """What each row does to its key, then all columns of the table: null where they count for nothing."""
+        if self.row_kind_column is None:
+            upserts = coerce(rows, self.given, table=self.table)
+            return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
+        kinds = _kinds_of(rows.column(self.row_kind_column), self.table, self.row_kind_column)
+        rows = rows.drop_columns([self.row_kind_column])
+        upserted, deleted = np.flatnonzero(kinds == _UPSERT), np.flatnonzero(kinds == _DELETE)
+        upserts = coerce(rows.take(pa.array(upserted)), self.given, table=self.table)
+        keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
+        key_schema = self.schema.select(self.key)
+        deletes = coerce(rows.take(pa.array(deleted)).select(keys), key_schema, table=self.table)
+        both = pa.concat_tables(
+            [
+                _with_kinds(np.full(len(upserted), _UPSERT, np.int8), upserts, self.schema),
+                _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
+            ]
+        )
+        return both.take(pa.array(np.argsort(np.concatenate([upserted, deleted]), kind="stable")))
+
+
+def commit_intents(
+    table: Table,
+    plan: KeyedStagingPlan,
+    staged: Staged | None,
+    *,
+    transaction: Transaction | None,
+    overwrite: bool = False,
+) -> BucketOffsets:
+    """Make changes of what the tasks staged, in the order of the tasks, and commit them. See `Table.upsert`."""
+    if staged is not None and staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written",
+        )
+    if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
+        raise CommitConflictError(
+            f"{table.name}: rows were staged so long ago that cleaning may have removed them; nothing was written, "
+            "write them again",
+        )
+    offsets = _committed(table, plan, staged.segments if staged else (), transaction, overwrite=overwrite)
+    for segment in staged.segments if staged else ():
+        if segment.segment.uuid is not None:
+            with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+                table.storage.delete(segment_key(table.uuid, segment.segment.uuid))
+    return offsets
+
+
+def _committed(
+    table: Table,
+    plan: KeyedStagingPlan,
+    segments: Sequence[StagedSegment],
+    transaction: Transaction | None,
+    *,
+    overwrite: bool,
+) -> BucketOffsets:
+    for attempt in range(_COMMIT_TRIES_MAX):
+        state = table.refresh()
+        rows = pa.Table.from_batches(list(_read(table, plan, segments)), _intent_schema(state.schema).arrow)
+        kinds = rows.column(0).to_numpy() if rows.num_rows else np.zeros(0, np.int8)
+        try:
+            return table.keyed.change(
+                rows.drop_columns([CHANGE_COLUMN.name]),
+                kinds == _DELETE,
+                columns=plan.targets,
+                transaction=transaction,
+                overwrite=overwrite,
+            )
+        except CommitConflictError:
+            if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _read(table: Table, plan: KeyedStagingPlan, segments: Sequence[StagedSegment]) -> Iterator[pa.RecordBatch]:
+    """The intents, with the columns that the table has now."""
+    written = _intent_schema(plan.schema)
+    adapter = Adapter(written, _intent_schema(table.state.schema))
+    records = InlineRecords(table.storage, table.uuid)
+    for staged in segments:
+        segment = staged.segment
+        if staged.inline_rows is not None:
+            yield adapter.adapt(pa.ipc.read_record_batch(pa.py_buffer(staged.inline_rows), written.arrow))
+            continue
+        found = read_segment(table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records)
+        for batch in found:
+            yield adapter.adapt(batch.batch)
+
+
+def _intent_schema(schema: TableSchema) -> TableSchema:
+    """What intents are written with: of a deletion only the key is known."""
+    return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
+
+
+def _with_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
+    given = set(rows.column_names)
+    columns = [rows[c.name] if c.name in given else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
+    return pa.Table.from_arrays([pa.array(kinds), *columns], schema=_intent_schema(schema).arrow)
+
+
+def _row_kind(given: pa.Schema, name: str, table: str) -> str:
+    found = [field for field in given if field.name.casefold() == name.casefold()]
+    if len(found) != 1 or not pa.types.is_string(found[0].type):
+        kind = f"of type {found[0].type}" if found else "not there"
+        raise InvalidOptionError(
+            f"rowKindColumn of the write into {table} is '{name}', which is {kind}; the rows have "
+            f"{', '.join(given.names)}; name a column of texts"
+        )
+    text: str = found[0].name
+    return text
+
+
+def _kinds_of(values: pa.ChunkedArray, table: str, column: str) -> Kinds:
+    """What each row does. Raises `SchemaMismatchError` for a word that is none."""
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
+    places = pc.index_in(words, value_set=pa.array(list(_KINDS)))
+    if places.null_count:
+        wrong = values.filter(places.is_null())[0].as_py()
+        raise SchemaMismatchError(
+            f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
+            "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
+        )
+    kinds: Kinds = np.array(list(_KINDS.values()), np.int8)[places.to_numpy()]
+    return kinds

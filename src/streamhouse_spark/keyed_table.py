@@ -1,0 +1,300 @@
+"""`KeyedTable`: what a table with a primary key does beyond a log table, in Python and without Spark.
+
+Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: whatever
+is missing there is read from the log before it is used, and losing them loses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
+from streamhouse_spark.kv.keyed_writes import KeyedWriter
+from streamhouse_spark.kv.merge import FirstRowMerge, MergeEngine
+from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablets import tablet
+from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.rows import can_be_read_again, coerce
+from streamhouse_spark.schema import TableSchema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+SCHEMA_CHANGES_MAX = 10
+"""How often a write begins again because columns were added meanwhile."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class KeyedShape:
+    """What one schema and one set of properties of a table mean for its rows by key."""
+
+    name: str
+    table_uuid: str
+    schema: TableSchema
+    properties: KeyedProperties
+    layout: KeyedLayout
+    num_buckets: int
+    bucket_place: int | None
+    """Where the bucket key stands in the schema; None for a table of one bucket."""
+
+    @classmethod
+    def of(cls, state: TableState) -> KeyedShape:
+        bucket_key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
+        return cls(
+            state.name,
+            state.table_uuid,
+            state.schema,
+            parse_keyed_properties(state.properties, state.schema, state.partition_by),
+            KeyedLayout.of(state),
+            state.num_buckets,
+            state.schema.names.index(bucket_key[0]) if bucket_key and state.num_buckets > 1 else None,
+        )
+
+    @cached_property
+    def key_schema(self) -> TableSchema:
+        """The columns of the primary key, in its order."""
+        return TableSchema(tuple(self.schema.column(name) for name in self.properties.primary_key))
+
+    def buckets(self, columns: Sequence[pa.Array]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+        """Each bucket that rows belong to, and their places; None where there is one bucket."""
+        if self.bucket_place is None:
+            yield 0, None
+            return
+        numbers = iceberg_buckets(columns[self.bucket_place], self.num_buckets).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=self.num_buckets))
+        for bucket, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+            if end > start:
+                yield bucket, order[start:end]
+
+    def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
+        """Rows of all columns by bucket and key; ``deleted`` says which of them delete theirs."""
+        columns = [_one_chunk(column, self.name) for column in rows.columns]
+        found = {}
+        for bucket, places in self.buckets(columns):
+            taken = columns if places is None else [column.take(pa.array(places)) for column in columns]
+            chosen = deleted if places is None else deleted[places]
+            found[bucket] = KeyedBatch.of(self.layout.keys(taken), taken, chosen)
+        return found
+
+    def tablet_of(self, bucket: int) -> Tablet:
+        return tablet(self.table_uuid, bucket, self.layout.identity)
+
+
+class KeyedTable:
+    """Writes and lookups by key of one table; get it from `Table`, which has the same methods. Safe for threads."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._lock = threading.Lock()
+        self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
+
+    def shape(self, state: TableState | None = None) -> KeyedShape:
+        """By a state, the newest known by default."""
+        state = state or self._table.state
+        with self._lock:
+            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+                self._known = (state.schema_id, state.properties, KeyedShape.of(state))
+            return self._known[2]
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def upsert(
+        self,
+        rows: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        """See `Table.upsert` and `Table.overwrite`."""
+
+        def write(shape: KeyedShape) -> BucketOffsets:
+            targets = _targets(shape, columns)
+            found = _padded(coerce(rows, _given(shape, targets), table=shape.name), shape.schema)
+            return self._write(
+                shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
+            )
+
+        return self._retried(write, rows, transaction)
+
+    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """See `Table.delete`."""
+
+        def write(shape: KeyedShape) -> BucketOffsets:
+            found = _padded(coerce(as_keys(keys, shape), shape.key_schema, table=shape.name), shape.schema)
+            return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction)
+
+        return self._retried(write, keys, transaction)
+
+    def change(
+        self,
+        rows: pa.Table,
+        deleted: Bools,
+        *,
+        columns: Sequence[str] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        """Upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known schema."""
+        shape = self.shape()
+        return self._write(shape, rows, deleted, _targets(shape, columns), transaction, overwrite=overwrite)
+
+    def require_partial(self, columns: Sequence[str]) -> None:
+        """Raises `InvalidOptionError`, `SchemaMismatchError` where a partial update of these columns cannot be."""
+        shape = self.shape()
+        engine_of(shape.properties, shape.schema, _targets(shape, columns))
+
+    def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
+        """Add rows with these keys and nulls else where none are there; those that are stay as they are.
+
+        ``keys`` has the key columns. Raises `SchemaMismatchError` where another column is NOT NULL.
+        """
+        shape = self.shape()
+        required = [c.name for c in shape.schema.columns if not c.nullable and c.name not in shape.key_schema.names]
+        if required:
+            raise SchemaMismatchError(
+                f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
+            )
+        rows = _padded(keys, shape.schema)
+        batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
+        return self._commit(shape, batches, FirstRowMerge(), None)
+
+    def _retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
+        """Write by the newest known schema, and again where it changed meanwhile."""
+        check_transaction(transaction)
+        for _ in range(SCHEMA_CHANGES_MAX):
+            shape = self.shape()
+            try:
+                offsets: BucketOffsets = write(shape)
+                return offsets
+            except (CommitConflictError, SchemaMismatchError):
+                state = self._table.refresh()
+                if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
+                    raise
+        return write(self.shape())  # type: ignore[no-any-return]
+
+    def _write(
+        self,
+        shape: KeyedShape,
+        rows: pa.Table,
+        deleted: Bools,
+        targets: Sequence[str] | None,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        rows, deleted = _allowed(shape, rows, deleted)
+        engine = engine_of(shape.properties, shape.schema, targets)
+        return self._commit(shape, shape.batches(rows, deleted), engine, transaction, overwrite=overwrite)
+
+    def _commit(
+        self,
+        shape: KeyedShape,
+        batches: Mapping[int, KeyedBatch],
+        engine: MergeEngine,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        table = self._table
+        writer = KeyedWriter(
+            table.log,
+            table.storage,
+            table.world,
+            table.segment_shape(),
+            shape.layout,
+            engine,
+            shape.tablet_of,
+            before_images=shape.properties.changelog_image == "full",
+        )
+        offsets, state = writer.write(batches, transaction=transaction, overwrite=overwrite)
+        table.merge_if_due(state)
+        return offsets
+
+
+def as_keys(keys: Any, shape: KeyedShape) -> Any:
+    """Keys as rows: values alone will do for a key of one column."""
+    names = shape.key_schema.names
+    if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
+        return pa.table({names[0]: keys})
+    if isinstance(keys, list | tuple) and len(names) == 1 and not any(isinstance(key, Mapping) for key in keys):
+        return [{names[0]: key} for key in keys]
+    return keys
+
+
+def _targets(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The columns of a partial update beside the key; None for whole rows."""
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
+    key = shape.key_schema.names
+    chosen = {shape.schema.column(name).name for name in columns} - set(key)
+    missing = [c.name for c in shape.schema.columns if not c.nullable and c.name not in {*chosen, *key}]
+    if missing:
+        raise SchemaMismatchError(
+            f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
+            "where a key is new it would be null; write whole rows"
+        )
+    return tuple(name for name in shape.schema.names if name in chosen)
+
+
+def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
+    if targets is None:
+        return shape.schema
+    wanted = {*targets, *shape.key_schema.names}
+    return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
+
+
+def _padded(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """All columns of the schema, null where the rows do not have them; what a deletion or a partial update lacks."""
+    given = set(rows.schema.names)
+    if len(given) == len(schema.names):
+        return rows
+    arrays = [
+        rows.column(c.name) if c.name in given else pa.chunked_array([pa.nulls(rows.num_rows, c.type)])
+        for c in schema.columns
+    ]
+    return pa.Table.from_arrays(arrays, names=list(schema.names))
+
+
+def _allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+    """Without the deletions that the table ignores. Raises `InvalidOptionError` where it has none."""
+    behavior = shape.properties.delete_behavior
+    if behavior == "allow" or not deleted.any():
+        return rows, deleted
+    if behavior == "disable":
+        raise InvalidOptionError(
+            f"table {shape.name} takes no deletions (table.delete.behavior is disable), and {int(deleted.sum())} of "
+            f"{rows.num_rows} rows delete; leave them out, or set the property to ignore, or to allow where the last "
+            "row wins or columns are aggregated"
+        )
+    return rows.filter(pa.array(~deleted)), deleted[~deleted]
+
+
+def _one_chunk(column: pa.ChunkedArray, name: str) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # texts of more than 2 GiB
+        if joined.num_chunks == 1:
+            return joined.chunk(0)
+        raise InvalidOptionError(f"a batch for {name} has a column of more than 2 GiB; write it in several batches")
+    return joined

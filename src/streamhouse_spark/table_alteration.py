@@ -1,0 +1,42 @@
+"""Committing an ALTER TABLE. **Commit point:** one record, with all that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.alteration import Alteration, AlteredTable, altered
+from streamhouse_spark.log.actions import Action, SetProperties, SetSchema
+from streamhouse_spark.log.state import TableState
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+
+def alter_table(table: Table, change: Alteration) -> None:
+    """See `Table.alter`."""
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        table.require_there(state)  # of a dropped table it is no answer that it has this column already
+        after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+        if state.primary_key:
+            _check_keyed(after, state.partition_by)
+        actions: list[Action] = []
+        if after.schema != state.schema:
+            actions.append(SetSchema(after.schema_id, after.schema))
+        if after.properties != state.properties:
+            actions.append(_changed_properties(state.properties, after.properties))
+        return actions
+
+    table.log.commit(plan)
+
+
+def _check_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
+    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+
+    parse_keyed_properties(after.properties, after.schema, partition_by)
+
+
+def _changed_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    return SetProperties(changed, tuple(name for name in before if name not in after))

@@ -1,0 +1,168 @@
+"""The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one.
+
+Rows of a log table are those of both. Of a table with a primary key the log holds changes, and what they make of their
+keys is laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's
+rows pass by in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.tail import KeySet, Tail
+from streamhouse_spark.lake.base import LakeSplit
+from streamhouse_spark.lake.parallel import in_parallel
+from streamhouse_spark.log.actions import LakePair
+from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.log.segment_reader import InlineRecords
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.pin import Pin, pin_newest
+from streamhouse_spark.projection import Projection
+from streamhouse_spark.schema import TableSchema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+REPINS_MAX = 3
+
+
+def read_newest(table: Table, pin: Pin, projection: Projection) -> pa.Table:
+    """The rows of a pin, or of a newer one where its lake snapshot was expired."""
+    for _ in range(REPINS_MAX):
+        try:
+            return read_pin(table, pin, projection)
+        except SnapshotExpiredError:
+            pin = table.repinned()
+    return read_pin(table, pin, projection)
+
+
+def repinned(table: Table) -> Pin:
+    """See `Table.repinned`."""
+    for _ in range(REPINS_MAX):
+        with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
+            return _pinned_to_lake(table)
+    return _pinned_to_lake(table)
+
+
+def _pinned_to_lake(table: Table) -> Pin:
+    state = table.refresh()
+    if not table.properties.datalake_enabled:
+        return pin_newest(state)
+    newest = table.open_lake().newest()
+    if newest is None:
+        return pin_newest(table.refresh(), state.lake)
+    return pin_newest(table.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
+
+
+def read_pin(table: Table, pin: Pin, projection: Projection) -> pa.Table:
+    """All rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    if pin.state.primary_key:
+        return projection.joined(list(read_keyed(table, pin, projection)))
+    parts = []
+    if pin.lake is not None:
+        parts.append(_read_lake(table, pin.lake, projection))
+    parts.extend(table.read_hot(pin, projection))
+    return projection.joined(parts)
+
+
+# -- log tables -------------------------------------------------------------------------------------------------------
+
+
+def _read_lake(table: Table, pair: LakePair, projection: Projection) -> pa.Table:
+    lake = table.open_lake()
+    plan = lake.plan_read(
+        snapshot_id=pair.snapshot_id,
+        columns=projection.read_columns,
+        predicates=projection.predicates,
+        schema=table.state.schema,
+    )
+    return projection.finish(lake.to_arrow(plan, filter=projection.filter))
+
+
+def read_hot(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    """See `Table.read_hot`."""
+    wanted = pin.state.schema
+    records = InlineRecords(table.storage, table.uuid)
+    for bucket, offsets in pin.hot.items():
+        split = plan_range(pin.state, bucket, offsets, projection.filter)
+        batches = read_split(table.storage, split, wanted, projection.read_columns, records=records)
+        found = [b.batch for b in batches]
+        if found:
+            yield projection.finish(projection.filtered(pa.Table.from_batches(found)))
+
+
+# -- tables with a primary key ----------------------------------------------------------------------------------------
+
+
+def read_keyed(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    """The rows of a pin: of its lake snapshot those whose keys no later change names, then what the changes leave."""
+    wanted = with_key(pin.state, projection.read_columns)
+    tail = tail_of(table, pin, wanted)
+    if pin.lake is not None:
+        yield from _older_rows(table, pin, projection, wanted, tail.keys)
+    yield projection.finish(projection.filtered(tail.rows))
+
+
+def with_key(state: TableState, columns: Sequence[str] | None) -> TableSchema:
+    """These columns of the table, all by default, and those of its primary key."""
+    if columns is None:
+        return state.schema
+    chosen = {*columns, *state.primary_key}
+    return TableSchema(tuple(c for c in state.schema.columns if c.name in chosen))
+
+
+def key_places(state: TableState, schema: TableSchema) -> tuple[int, ...]:
+    """Where the primary key's columns stand in a schema that has them."""
+    return tuple(schema.names.index(name) for name in state.primary_key)
+
+
+def tail_of(table: Table, pin: Pin, wanted: TableSchema) -> Tail:
+    """What the pin's hot ranges make of their keys. A key is of one bucket, so those of all buckets are one tail."""
+    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
+    return read_tail(table, splits, wanted, key_places(pin.state, wanted))
+
+
+def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, places: Sequence[int]) -> Tail:
+    """What the changes of some splits make of their keys; ``places`` say where these stand in ``wanted``."""
+    written = TableSchema((CHANGE_COLUMN, *wanted.columns))
+    records = InlineRecords(table.storage, table.uuid)
+    changes = (found.batch for split in splits for found in read_split(table.storage, split, written, records=records))
+    return Tail.of(changes, wanted.arrow, places)
+
+
+def _older_rows(
+    table: Table, pin: Pin, projection: Projection, wanted: TableSchema, changed: KeySet
+) -> Iterator[pa.Table]:
+    assert pin.lake is not None
+    lake = table.open_lake()
+    # A file without a row that the filter wants may be left out: newer rows of its keys are in the tail.
+    plan = lake.plan_read(
+        snapshot_id=pin.lake.snapshot_id,
+        columns=wanted.names,
+        predicates=projection.predicates,
+        schema=pin.state.schema,
+    )
+    places = key_places(pin.state, wanted)
+
+    def read(split: LakeSplit) -> pa.Table:
+        found = (
+            without(batch, places, changed)
+            for batch in lake.read_split(split, plan.projection, filter=projection.filter)
+        )
+        return projection.finish(pa.Table.from_batches(list(found), wanted.arrow))
+
+    yield from in_parallel(read, plan.splits)
+
+
+def without(batch: pa.RecordBatch, key_places: Sequence[int], changed: KeySet) -> pa.RecordBatch:
+    """The rows whose keys are not in the set."""
+    if not len(changed) or not batch.num_rows:
+        return batch
+    held = changed.holds(encode_keys([batch.column(place) for place in key_places]))
+    return batch.filter(pa.array(~held)) if held.any() else batch

@@ -1,0 +1,86 @@
+"""Tables with a primary key through the catalog."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def name(spark, wh, request):
+    wh.create_database("keyed_sql")
+    name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:60]
+    spark.sql(
+        f"CREATE TABLE streamhouse.keyed_sql.{name} (id BIGINT, name STRING, n INT, PRIMARY KEY (id)) "
+        "TBLPROPERTIES ('bucket.num' = '3')"
+    )
+    return f"streamhouse.keyed_sql.{name}"
+
+
+def found(spark, query):
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+@pytest.mark.spark41
+def test_inserts_are_upserts(spark, name):
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(20)")
+    spark.sql(f"INSERT INTO {name} VALUES (3, 'three', NULL), (50, 'fifty', 50)")
+    assert found(spark, f"SELECT * FROM {name} WHERE id IN (2, 3, 50) ORDER BY id") == [
+        (2, "n2", 2),
+        (3, "three", None),
+        (50, "fifty", 50),
+    ]
+    assert found(spark, f"SELECT count(*), count(n), max(n), min(name) FROM {name}") == [(21, 20, 50, "fifty")]
+    assert found(spark, f"SELECT n FROM {name} WHERE n = 3") == []  # the older row of the key is none
+    assert found(spark, f"SELECT count(*) FROM {name} a JOIN {name} b USING (id) WHERE a.n < 5") == [(4,)]
+
+
+def test_the_key_is_described_and_survives_show_create_table(spark, name):
+    text = spark.sql(f"SHOW CREATE TABLE {name}").collect()[0][0]
+    assert "id BIGINT NOT NULL" in text
+    assert "'primary.key' = 'id'" in text
+    spark.sql(text.replace(name, f"{name}_copy"))
+    assert spark.table(f"{name}_copy").schema == spark.table(name).schema
+
+
+def test_versions_and_changes(spark, name):
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'b', 1)")
+    assert found(spark, f"SELECT name FROM {name} VERSION AS OF 2") == [("a",)]
+    table, database = name.split(".")[2], "streamhouse.keyed_sql"
+    changes = found(spark, f"SELECT _change_type, name FROM {database}.`{table}$changelog` ORDER BY _log_offset")
+    assert changes == [("insert", "a"), ("update_before", "a"), ("update_after", "b")]
+    assert found(spark, f"SELECT before.name, after.name FROM {database}.`{table}$binlog` WHERE before.id = 1") == [
+        ("a", "b")
+    ]
+
+
+@pytest.mark.spark41
+def test_streams_into_a_table(spark, name, checkpoint):
+    source = f"{name}_source"
+    spark.sql(f"CREATE TABLE {source} (id BIGINT, name STRING, n INT)")
+    for part in ("(1, 'a', 1), (2, 'b', 2)", "(1, 'c', 3)"):
+        spark.sql(f"INSERT INTO {source} VALUES {part}")
+        query = spark.readStream.table(source).writeStream.option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).toTable(name).awaitTermination()
+    assert found(spark, f"SELECT * FROM {name} ORDER BY id") == [(1, "c", 3), (2, "b", 2)]
+
+
+def test_overwriting_and_truncating(spark, name):
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
+    spark.sql(f"INSERT OVERWRITE {name} VALUES (2, 'c', 2)")
+    assert found(spark, f"SELECT * FROM {name}") == [(2, "c", 2)]
+    spark.sql(f"TRUNCATE TABLE {name}")
+    assert found(spark, f"SELECT * FROM {name}") == []
+
+
+def test_partitions_are_those_that_have_rows(spark, wh):
+    wh.create_database("keyed_sql")
+    name = "streamhouse.keyed_sql.parts"
+    spark.sql(f"CREATE TABLE {name} (dt STRING, id INT, PRIMARY KEY (dt, id)) PARTITIONED BY (dt)")
+    spark.sql(f"INSERT INTO {name} VALUES ('a', 1), ('b', 1), ('b', 2)")
+    wh.table("keyed_sql.parts").delete([{"dt": "a", "id": 1}])
+    assert found(spark, f"SHOW PARTITIONS {name}") == [("dt=b",)]
