@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FOUND = "_found"
 REMOTE_STALENESS_MS = 1_000
+DAMAGED_MAX = 3
+"""How often a tablet that is found damaged is made anew for one lookup."""
 
 
 class Lookup:
@@ -109,8 +111,8 @@ class Lookup:
         for bucket in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == bucket)
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
-            found = self._caught_up(state, shape, bucket).find([stored[place] for place in order.tolist()])
-            for place, value in zip(order.tolist(), found.values, strict=True):
+            found = self._found(state, shape, bucket, [stored[place] for place in order.tolist()])
+            for place, value in zip(order.tolist(), found, strict=True):
                 values[place] = value
         rows = shape.layout.values.unpack(values, wanted)
         there = pa.array(rows.there)
@@ -123,6 +125,13 @@ class Lookup:
             return np.zeros(rows, np.int32)
         return iceberg_buckets(by_name[shape.schema.names[shape.bucket_place]], shape.num_buckets)
 
+    def _found(self, state: TableState, shape: KeyedShape, bucket: int, keys: list[bytes]) -> list[bytes | None]:
+        for _ in range(DAMAGED_MAX):
+            found = self._caught_up(state, shape, bucket).find(keys)
+            if found.applied >= state.buckets[bucket].end:
+                return found.values
+        raise _damaged(state, bucket)
+
     def _caught_up(self, state: TableState, shape: KeyedShape, bucket: int) -> Tablet:
         tablet = shape.tablet_of(bucket)
         catch_up(tablet, shape.layout, self._table.storage, state, bucket)
@@ -130,11 +139,23 @@ class Lookup:
 
     def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.Array]:
         """The rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps others."""
-        values: list[bytes] = []
-        self._caught_up(state, shape, bucket).scan(
-            lambda items: values.extend(value for _, value in items), stored_prefix(prefix)
-        )
-        return shape.layout.values.unpack(values).columns
+        for _ in range(DAMAGED_MAX):
+            values: list[bytes] = []
+
+            def take(items: list[tuple[bytes, bytes]], found: list[bytes] = values) -> None:
+                found.extend(value for _, value in items)
+
+            _, applied = self._caught_up(state, shape, bucket).scan(take, stored_prefix(prefix))
+            if applied >= state.buckets[bucket].end:
+                return shape.layout.values.unpack(values).columns
+        raise _damaged(state, bucket)
+
+
+def _damaged(state: TableState, bucket: int) -> StorageError:
+    return StorageError(
+        f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
+        "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
+    )
 
 
 def _lacks(state: TableState, at_least: Mapping[int, OffsetRange] | None) -> bool:

@@ -45,6 +45,8 @@ class MaintainReport:
     cleaned: CleanReport
     lake: LakeMaintainReport | None = None
     """None for a table without a lake table."""
+    snapshots: int = 0
+    """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
 
 
 def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
@@ -54,15 +56,29 @@ def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
     lake = table.open_lake() if has_lake else None
     if lake is not None and not dry_run:
         _require_kept(table, lake)
-    merged, trimmed = 0, {}
+    merged, trimmed, snapshots = 0, {}, 0
     if not dry_run:
         properties = table.properties
+        snapshots = _publish_snapshots(table)
         trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
     upkept = _maintain_lake(table, lake, grace_ms, dry_run=dry_run) if lake is not None else None
-    return MaintainReport(merged, trimmed, cleaned, upkept)
+    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
+
+
+def _publish_snapshots(table: Table) -> int:
+    """For the buckets that are due; the log can be trimmed up to them."""
+    state = table.state
+    if not state.primary_key:
+        return 0
+    from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
+
+    properties = table.properties
+    due = due_buckets(state, table.storage.now_ms(), properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+    tablet_of = table.keyed.shape().tablet_of
+    return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
 
 
 def _maintain_lake(table: Table, lake: LakeTable, grace_ms: int, *, dry_run: bool) -> LakeMaintainReport:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.log.actions import LakePair
+from streamhouse_spark.log.actions import KvSnapshot, LakePair
 from streamhouse_spark.log.retention import effective_times_ms
 from streamhouse_spark.log.scan import hot_range
 from streamhouse_spark.log.state import BucketLog, TableState
@@ -26,6 +26,8 @@ class Pin:
     lake: LakePair | None
     hot: Mapping[int, OffsetRange] = field(default_factory=dict)
     """Bucket → offsets to read from the hot log; buckets without any are absent."""
+    bases: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    """Bucket → its rows by key before these offsets, for a table with a primary key without a lake snapshot."""
 
 
 def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
@@ -35,6 +37,12 @@ def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
     truncation does not count.
     """
     pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
+    if pair is None and state.snapshots:
+        begun = {
+            b: state.snapshots[b].offset if b in state.snapshots else log.start for b, log in state.buckets.items()
+        }
+        hot = {b: OffsetRange(begun[b], log.end) for b, log in state.buckets.items() if begun[b] < log.end}
+        return Pin(state, None, hot, state.snapshots)
     if pair is None:
         ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
     else:

@@ -19,7 +19,7 @@ from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.log.actions import LakePair
-from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.pin import Pin, pin_newest
@@ -101,11 +101,19 @@ def read_hot(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Tabl
 
 
 def read_keyed(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-    """The rows of a pin: of its lake snapshot those whose keys no later change names, then what the changes leave."""
+    """The rows of a pin: older ones whose keys no later change names, then what the changes leave.
+
+    The older ones are those of the lake snapshot, or without one of the snapshots by key.
+    """
     wanted = with_key(pin.state, projection.read_columns)
     tail = tail_of(table, pin, wanted)
     if pin.lake is not None:
         yield from _older_rows(table, pin, projection, wanted, tail.keys)
+    places = key_places(pin.state, wanted)
+    for base in pin.bases.values():
+        for found in read_split(table.storage, snapshot_split(pin.state, base), wanted):
+            rows = pa.Table.from_batches([without(found.batch, places, tail.keys)], wanted.arrow)
+            yield projection.finish(projection.filtered(rows))
     yield projection.finish(projection.filtered(tail.rows))
 
 

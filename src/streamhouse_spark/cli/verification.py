@@ -33,9 +33,11 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
     for bucket, log in state.buckets.items():
         result.problems.extend(gaps_of(bucket, log))
         result.log_rows += len(log.offsets)
-    for segment in state.live_segments():
+    of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
+    of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
+    for segment, schema in (*of_log, *of_keys):
         try:
-            verify_segment(table.storage, table.uuid, segment, state.written_schema(segment.schema_id).arrow)
+            verify_segment(table.storage, table.uuid, segment, schema.arrow)
         except CorruptDataError as error:
             result.problems.append(str(error))
         result.segments += 1

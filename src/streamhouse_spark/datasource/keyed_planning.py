@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePiece, Piece
+from streamhouse_spark.datasource.pieces import TARGET_BYTES_MAX, KeyedColumns, KeyedPiece, LakePiece, Piece
 from streamhouse_spark.lake.scan_files import ScanFile
-from streamhouse_spark.log.scan import LogSplit, plan_range
+from streamhouse_spark.log.scan import LogSplit, cut_split, plan_range
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.union_read import with_key
@@ -21,12 +21,20 @@ def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, O
     return KeyedColumns(with_key(state, columns), state.primary_key, tails)
 
 
-def keyed_pieces(files: Iterable[ScanFile], tails: Sequence[LogSplit]) -> Iterator[Piece]:
-    """All rows, each once: of the files, then of the changes. Files of buckets without changes are read as they are."""
+def keyed_pieces(
+    files: Iterable[ScanFile], tails: Sequence[LogSplit], bases: Iterable[LogSplit] = ()
+) -> Iterator[Piece]:
+    """All rows, each once: of the files, of the snapshots by key, then of the changes.
+
+    Files of buckets without changes are read as they are.
+    """
     changed = {tail.bucket for tail in tails}
     for file in files:
         is_changed = bool(changed) if file.bucket is None else file.bucket in changed
         for split in file.splits():
             yield KeyedPiece(file.bucket, split, split.size_bytes) if is_changed else LakePiece(split, file.bucket)
+    for base in bases:
+        for part in cut_split(base, TARGET_BYTES_MAX):
+            yield KeyedPiece(part.bucket, None, part.size_bytes, part)
     for tail in tails:
         yield KeyedPiece(tail.bucket, None, tail.size_bytes)

@@ -11,7 +11,7 @@ from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
-from streamhouse_spark.log.scan import LogSplit
+from streamhouse_spark.log.scan import LogSplit, read_split
 from streamhouse_spark.table import Table
 from streamhouse_spark.union_read import read_tail, without
 
@@ -26,9 +26,14 @@ def read_keyed_pieces(table: Table, plan: ReadPlan, keyed: KeyedColumns) -> Iter
             case LakePiece(split, _):
                 for batch in _lake_batches(table, plan, split):
                     yield batch.select(names)
-            case KeyedPiece(bucket, None, _):
+            case KeyedPiece(bucket, None, _, None):
                 yield from tails.of(bucket).rows.select(names).to_batches()
-            case KeyedPiece(bucket, split, _):
+            case KeyedPiece(bucket, None, _, base):
+                assert base is not None
+                changed = tails.of(bucket).keys
+                for found in read_split(table.storage, base, keyed.schema):
+                    yield without(found.batch, places, changed).select(names)
+            case KeyedPiece(bucket, split, _, _):
                 assert split is not None
                 changed = tails.of(bucket).keys
                 for batch in _lake_batches(table, plan, split):

@@ -78,18 +78,20 @@ class OffsetsPiece:
 class KeyedPiece:
     """Rows of a table with a primary key that need its newest changes to be read.
 
-    With ``lake``, the rows of that part of a lake file whose keys no change names; without, the rows that the changes
-    of the bucket leave.
+    With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
+    names; without, the rows that the changes of the bucket leave.
     """
 
     bucket: int | None
     """None for a lake file of which it is not known: the changes of all buckets count."""
     lake: LakeSplit | None
     size_bytes: int
+    base: LogSplit | None = None
 
     def to_json(self) -> dict[str, Any]:
         lake = self.lake.to_json() if self.lake else None
-        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes}
+        base = self.base.to_json() if self.base else None
+        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes, "base": base}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,9 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "offsets":
             return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
         case "keyed":
-            lake = data["lake"]
-            return KeyedPiece(data["bucket"], LakeSplit.from_json(lake) if lake else None, data["size_bytes"])
+            lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
+            base = LogSplit.from_json(data["base"]) if data["base"] else None
+            return KeyedPiece(data["bucket"], lake, data["size_bytes"], base)
         case _:
             return ViewPiece(data["suffix"])
 

@@ -9,7 +9,7 @@ from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pie
 from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, Piece, ReadPlan, ViewPiece, lake_ranges
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
-from streamhouse_spark.log.scan import plan_range, require_not_truncated
+from streamhouse_spark.log.scan import plan_range, require_not_truncated, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
@@ -60,7 +60,8 @@ def _plan_keyed_pin(table: Table, pin: Pin, schema: TableSchema) -> ReadPlan:
         scan = table.open_lake().scan_files(
             snapshot_id=pin.lake.snapshot_id, columns=keyed.schema.names, schema=pin.state.schema
         )
-    pieces = keyed_pieces(scan.files if scan else (), keyed.tails)
+    bases = [snapshot_split(pin.state, base) for base in pin.bases.values()]
+    pieces = keyed_pieces(scan.files if scan else (), keyed.tails, bases)
     return ReadPlan(table.name, table.uuid, schema, tuple(pieces), scan.projection if scan else None, keyed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +15,8 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.value_format import ValueFormat
-from streamhouse_spark.log.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.scan import check_dense, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -51,12 +53,16 @@ class KeyedLayout:
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
     """Apply what the log has of the bucket beyond the tablet, as far as this state knows it.
 
-    Other threads and processes may do the same meanwhile. Raises `OffsetsTrimmedError` where the log no longer has
-    what the tablet needs.
+    A tablet that is new, or so far behind that it is quicker, begins with the bucket's snapshot. Other threads and
+    processes may do the same meanwhile. Raises `OffsetsTrimmedError` where the log no longer has what the tablet needs.
     """
     log = state.buckets[bucket]
     if tablet.begins < state.first_offset(bucket):
         tablet.truncate(state.first_offset(bucket))
+    if (snapshot := state.snapshots.get(bucket)) is not None:
+        behind = snapshot.offset - tablet.applied
+        if behind > 0 and (tablet.applied < log.start or behind >= snapshot.num_rows):
+            _restore(tablet, layout, storage, state, snapshot)
     while (applied := tablet.applied) < log.end:
         if applied < log.start:
             raise OffsetsTrimmedError(
@@ -83,6 +89,15 @@ def _replay(
                 return
             applied, changes = found.offsets.end, {}
     tablet.apply(changes, applied, end)
+
+
+def _restore(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, snapshot: KvSnapshot) -> None:
+    def items() -> Iterator[list[tuple[bytes, bytes]]]:
+        for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
+            columns = found.batch.columns
+            yield list(zip(stored_keys(layout.keys(columns)), layout.values.pack(columns), strict=True))
+
+    tablet.restore(items, snapshot.begins, snapshot.offset)
 
 
 def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:

@@ -65,16 +65,21 @@ class Tablet:
         return self._read(Reader.num_rows)
 
     def find(self, keys: list[bytes]) -> Found:
-        """The values of the keys, all of one state. Sorted keys are found faster."""
+        """The values of the keys, all of one state. Sorted keys are found faster.
+
+        A tablet that is found to be damaged is empty and at 0: compare `Found.applied` with what was expected.
+        """
         return self._read(lambda reader: Found(_begins(reader), _applied(reader), reader.values(keys)))
 
-    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> int:
+    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> tuple[int, int]:
         """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
 
-        All of them are of one state; the result is its `applied`. Until it ends, what others overwrite needs new space.
+        All of them are of one state; the result is its `begins` and `applied`. Until it ends, what others overwrite
+        needs new space. Where damage is found on the way, the result is that of an empty tablet, and what ``take`` got
+        before counts for nothing: compare `applied` with what was expected.
         """
 
-        def read(reader: Reader) -> int:
+        def read(reader: Reader) -> tuple[int, int]:
             first = prefix
             while items := reader.items(first, ITEMS_PER_STEP):
                 inside = [item for item in items if item[0].startswith(prefix)] if prefix else items
@@ -83,7 +88,7 @@ class Tablet:
                 if len(inside) < ITEMS_PER_STEP:
                     break
                 first = items[-1][0] + b"\x00"
-            return _applied(reader)
+            return _begins(reader), _applied(reader)
 
         return self._read(read)
 
@@ -107,17 +112,20 @@ class Tablet:
 
         return self._write(write)
 
-    def restore(self, items: Callable[[], Iterable[list[tuple[bytes, bytes]]]], applied: int) -> bool:
-        """Become these rows, given in the order of their keys, at this offset. Whether: only a new tablet does.
+    def restore(self, items: Callable[[], Iterable[list[tuple[bytes, bytes]]]], begins: int, applied: int) -> bool:
+        """Become these rows, given in the order of their keys, after the changes ``[begins, applied)``.
 
-        **Commit point:** LMDB's own, of all rows and the offset. ``items`` may be called more than once.
+        Whether: not where the tablet is as far already. **Commit point:** LMDB's own, of all rows and the offset.
+        ``items`` may be called more than once.
         """
 
         def write(writer: Writer) -> bool:
-            if _applied(writer) or writer.num_rows():
+            if _begins(writer) > begins or _applied(writer) >= applied:
                 return False
+            writer.clear()
             for step in items():
                 writer.put(step, append=True)
+            writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
             return True
 

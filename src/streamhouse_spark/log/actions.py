@@ -128,6 +128,25 @@ class MoveConsumer:
     offsets: Mapping[int, int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class KvSnapshot:
+    """The rows of a bucket of a table with a primary key, after all changes ``[begins, offset)`` and no others.
+
+    ``segments`` hold them in the order of their keys, as columns of the table without the kind of change; their offsets
+    are the numbers of the rows. It takes the place of the bucket's snapshot before it.
+    """
+
+    bucket: int
+    begins: int
+    """Where the bucket was last truncated."""
+    offset: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(segment.num_rows for segment in self.segments)
+
+
 Action = (
     Create
     | Append
@@ -143,6 +162,7 @@ Action = (
     | Drop
     | ForgetTransactions
     | MoveConsumer
+    | KvSnapshot
 )
 
 
@@ -228,6 +248,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case MoveConsumer(consumer_id, offsets):
             moved = None if offsets is None else _to_json_map(offsets)
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved}
+        case KvSnapshot():
+            return {"type": "kv", **snapshot_to_json(action, payload)}
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
@@ -269,6 +291,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "consumer":
             offsets = data["offsets"]
             return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets))
+        case "kv":
+            return snapshot_from_json(data, payload)
         case unknown:
             raise ValueError(f"unknown action {unknown!r}")
 
@@ -281,6 +305,20 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
     return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts)
+
+
+def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:
+    return {
+        "bucket": snapshot.bucket,
+        "range": [snapshot.begins, snapshot.offset],
+        "segments": [segment_to_json(s, payload) for s in snapshot.segments],
+    }
+
+
+def snapshot_from_json(data: Mapping[str, Any], payload: memoryview) -> KvSnapshot:
+    segments = tuple(segment_from_json(s, payload) for s in data["segments"])
+    begins, offset = data["range"]
+    return KvSnapshot(data["bucket"], begins, offset, segments)
 
 
 def _to_json_map(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -85,7 +85,7 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
     newest = log.state
     if newest.version <= state.version:
         return
-    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.live_segments()}
+    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
     floor = log.check_floor()
     for segment in segments:
         if segment.uuid is None:

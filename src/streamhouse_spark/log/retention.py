@@ -40,12 +40,13 @@ def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
 def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
     """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything.
 
-    Nothing of a table with a primary key is trimmed: current rows by key are made of all changes.
+    Of a table with a primary key nothing beyond the newest snapshot of its rows is trimmed, because current rows by key
+    are made of that and all later changes.
 
     A lake that was disabled after it held rows still limits trimming: the union read has to meet it without a gap, and
     after a truncation the lake goes on from there.
     """
-    if ttl_ms <= 0 or state.primary_key:
+    if ttl_ms <= 0:
         return {}
     in_lake = lake_enabled or state.recorded_lake is not None
     active = [c for c in state.consumers.values() if c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]
@@ -56,6 +57,8 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
     starts = {}
     for bucket, log in state.buckets.items():
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
+        if state.primary_key:
+            limit = min(limit, state.snapshots[bucket].offset if bucket in state.snapshots else log.start)
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
             # A later record from a clock that ran behind makes rows look old: believe their own times, if they can be.

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
+from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch, read_segment
 from streamhouse_spark.log.state import CHANGE_COLUMN, BucketLog, TableState
@@ -83,6 +84,13 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc
         segments = tuple(s for s in segments if segment_may_match(state, s, filter_))
     schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
+
+
+def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
+    """The rows of a snapshot by key; their offsets are their numbers."""
+    schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
+    offsets = OffsetRange(0, snapshot.num_rows)
+    return LogSplit(state.table_uuid, snapshot.bucket, offsets, snapshot.segments, schemas)
 
 
 def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:

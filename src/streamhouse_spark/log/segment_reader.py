@@ -167,7 +167,7 @@ def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> S
         return _damage(storage, key)
     if state.dropped:
         return TableNotFoundError(f"table {state.name} ({table_uuid}) was dropped while it was read")
-    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.live_segments()}
+    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
         return _damage(storage, key)
     return SnapshotExpiredError(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.actions import Action, LakePair, Payload
+from streamhouse_spark.log.actions import Action, KvSnapshot, LakePair, Payload
 from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_json
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange, Transaction
@@ -101,6 +101,8 @@ class TableState:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
+    snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     named: int = 1
     """Number of the newest record that said the name: a renaming that began before it does not happen."""
     dropped: bool = False
@@ -156,7 +158,12 @@ class TableState:
         return self.truncation is not None and self.lake is None
 
     def live_segments(self) -> list[Segment]:
+        """Those of the log."""
         return [s for log in self.buckets.values() for s in log.segments]
+
+    def kept_segments(self) -> list[Segment]:
+        """Those of the log and of snapshots by key."""
+        return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
 
     def oldest_inline_commit(self) -> int | None:
         """The oldest record that holds rows which live nowhere else."""
@@ -238,6 +245,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             others = {k: c for k, c in state.consumers.items() if k != consumer_id}
             moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms)}
             return replace(state, consumers={**others, **moved})
+        case act.KvSnapshot():
+            return _with_snapshot(state, action, record)
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -282,6 +291,22 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
     return replace(state, buckets=buckets, condemned=condemned)
 
 
+def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
+    log = state.buckets[snapshot.bucket]
+    if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} has the rows of bucket {snapshot.bucket} after changes "
+            f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
+        )
+    before = state.snapshots.get(snapshot.bucket)
+    gone = _object_keys(state, before.segments) if before is not None else ()
+    return replace(
+        state,
+        snapshots={**state.snapshots, snapshot.bucket: snapshot},
+        condemned=_with_condemned(state, gone, record, orphan=False),
+    )
+
+
 def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
     if offsets != state.ends:
         raise CorruptDataError(
@@ -290,12 +315,13 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         )
     if state.begins_at(offsets):
         return state  # there was no row: readers go on
-    gone = tuple(state.live_segments())
+    gone = tuple(state.kept_segments())
     emptied = replace(
         state,
         buckets={bucket: BucketLog(log.end, log.end) for bucket, log in state.buckets.items()},
         condemned=_with_condemned(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
+        snapshots={},
     )
     return _with_lake(emptied)
 
@@ -363,6 +389,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     }
     if state.named != 1:
         out["named"] = state.named
+    if state.snapshots:
+        out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
@@ -413,6 +441,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         consumers={
             name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms) for name, ms, offsets in data["consumers"]
         },
+        snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         named=data.get("named", 1),
         dropped=data["dropped"],
     )
@@ -422,7 +451,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
 def referenced_keys(state: TableState) -> set[str]:
     """Every file that a reader of this state may open, commit records included."""
     keys: set[str] = set()
-    for segment in state.live_segments():
+    for segment in state.kept_segments():
         if segment.uuid is not None:
             keys.add(segment_key(state.table_uuid, segment.uuid))
         else:

@@ -17,7 +17,7 @@ from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.history import require_kept
-from streamhouse_spark.log.scan import LogSplit, plan_range
+from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
@@ -74,7 +74,7 @@ def bucket_of(piece: Piece) -> int | None:
             return split.bucket
         case OffsetsPiece(bucket, _):
             return bucket
-        case KeyedPiece(bucket, _, _):
+        case KeyedPiece(bucket):
             return bucket
     return None
 
@@ -110,8 +110,10 @@ def _keyed(asked: Question, pin: Pin) -> Sources:
     scan = None
     if pin.lake is not None:
         scan = _lake(replace(asked, columns=keyed.schema.names), pin.lake.snapshot_id)
+    bases = [snapshot_split(asked.state, base) for b, base in pin.bases.items() if allowed is None or b in allowed]
+    require_kept(asked.table.log, asked.state, [s for base in bases for s in base.segments])
     if scan is None or not keyed.tails:
-        pieces = tuple(keyed_pieces((), keyed.tails))
+        pieces = tuple(keyed_pieces((), keyed.tails, bases))
         return Sources(asked.state, scan, pieces, are_exact=not keyed.tails, keyed=keyed)
     changed = {tail.bucket for tail in keyed.tails}
     as_they_are = tuple(file for file in scan.files if file.bucket is not None and file.bucket not in changed)

@@ -126,7 +126,7 @@ def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: b
             return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
         case OffsetsPiece(_, offsets):
             return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
-        case KeyedPiece(_, lake, _):
+        case KeyedPiece(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
             return HotUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
         case ViewPiece():

@@ -1,0 +1,134 @@
+"""Snapshots by key on shared storage: what a new host begins with, and what lets the log be trimmed.
+
+A snapshot of a bucket is its rows at one offset, as segments in the order of their keys. **Commit point:** the record
+that names them, for all buckets of one call; before it there are files that nobody names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.kv.environment import DamagedError
+from streamhouse_spark.kv.replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.log.actions import Action, KvSnapshot
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.retention import plan_trim
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segment_writer import SegmentShape, stage_object
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.storage import Storage
+
+CHANGES_MIN: Final = 1 << 20
+"""So many changes, and as many as the last snapshot has rows, make a new one due."""
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 3
+
+
+def due_buckets(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> list[int]:
+    """The buckets whose snapshot is old enough to be made anew: for a new host's sake, or to trim the log. Pure."""
+    kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
+    # What could be trimmed if every bucket had a snapshot at its end.
+    newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
+    trimmed = plan_trim(replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled)
+    due = []
+    for bucket, log in state.buckets.items():
+        offset = kept.get(bucket, state.first_offset(bucket))
+        num_rows = state.snapshots[bucket].num_rows if bucket in state.snapshots else 0
+        if log.end - offset >= max(CHANGES_MIN, num_rows) or trimmed.get(bucket, 0) > offset:
+            due.append(bucket)
+    return due
+
+
+def write_snapshots(
+    log: CommitLog,
+    storage: Storage,
+    world: World,
+    shape: SegmentShape,
+    buckets: Sequence[int],
+    tablet_of: Callable[[int], Tablet],
+) -> int:
+    """Publish the rows of these buckets as they are now. Returns how many buckets have a newer snapshot than before.
+
+    Repeating it is harmless, and so is doing it in several places: an older snapshot never takes the place of a newer.
+    """
+    if not buckets:
+        return 0
+    state = log.refresh()
+    began_ms = storage.now_ms()
+    layout = KeyedLayout.of(state)
+    shape = replace(shape, schema_id=state.schema_id)
+    written = [_written(state, storage, world, shape, layout, b, tablet_of(b)) for b in buckets]
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        if time_ms - began_ms > STAGED_AGE_MS_MAX:
+            return ()  # cleaning may have taken the files for orphans
+        return [snapshot for snapshot in written if _is_news(current, snapshot)]
+
+    committed = log.commit(plan)
+    return sum(committed.state.snapshots.get(s.bucket) == s for s in written)
+
+
+def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
+    known = state.snapshots.get(snapshot.bucket)
+    is_newer = known is None or known.offset < snapshot.offset
+    bucket = snapshot.bucket
+    of_table = state.first_offset(bucket) == snapshot.begins < snapshot.offset <= state.buckets[bucket].end
+    keys = {segment_key(state.table_uuid, s.uuid or "") for s in snapshot.segments}
+    return is_newer and of_table and not keys & state.condemned.keys()
+
+
+def _written(
+    state: TableState,
+    storage: Storage,
+    world: World,
+    shape: SegmentShape,
+    layout: KeyedLayout,
+    bucket: int,
+    tablet: Tablet,
+) -> KvSnapshot:
+    """Segments of the bucket's rows, durable and named by nobody yet."""
+    for _ in range(TRIES_MAX):
+        catch_up(tablet, layout, storage, state, bucket)
+        found = _scanned(state, storage, world, shape, layout, bucket, tablet)
+        if found.offset >= state.buckets[bucket].end:
+            return found
+    raise DamagedError(f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row")
+
+
+def _scanned(
+    state: TableState,
+    storage: Storage,
+    world: World,
+    shape: SegmentShape,
+    layout: KeyedLayout,
+    bucket: int,
+    tablet: Tablet,
+) -> KvSnapshot:
+    segments: list[Segment] = []
+    waiting: list[pa.RecordBatch] = []
+
+    def flush() -> None:
+        rows = pa.Table.from_batches(waiting)
+        waiting.clear()
+        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), rows, bucket, shape)
+        first = segments[-1].end_offset if segments else 0
+        segments.append(staged.segment.placed(first, state.version, state.time_ms))
+
+    def take(items: list[tuple[bytes, bytes]]) -> None:
+        columns = layout.values.unpack([value for _, value in items]).columns
+        waiting.append(pa.RecordBatch.from_arrays(list(columns), schema=layout.values.schema.arrow))
+        if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
+            flush()
+
+    begins, applied = tablet.scan(take)
+    if waiting:
+        flush()
+    return KvSnapshot(bucket, begins, applied, tuple(segments))
