@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from streamhouse_spark.log.actions import LakePair
+from streamhouse_spark.log.actions import KvSnapshot, LakePair
 from streamhouse_spark.log.retention import CONSUMER_LIMIT_MS, plan_trim, trim
 from streamhouse_spark.views import open_view
 
@@ -147,3 +149,15 @@ class TestConsumers:
         assert table.maintain().trimmed_to == {}, "3 lies within a segment"
         table.move_consumer("half", {0: table.state.buckets[0].end})
         assert set(table.maintain().trimmed_to) == {0}
+
+
+def test_of_a_table_with_a_key_only_what_a_snapshot_holds_goes(wh, clock, own_cache):
+    table = wh.create_table("t", "id BIGINT", primary_key=["id"], properties=PLAIN)
+    for i in range(3):
+        table.upsert([{"id": i}])
+    clock.advance(10 * HOUR_MS)
+    state = table.refresh()
+    assert plan_trim(state, clock.now_ms(), HOUR_MS, lake_enabled=False) == {}
+    held = replace(state, snapshots={0: KvSnapshot(0, 0, 2, ())})
+    assert plan_trim(held, clock.now_ms(), HOUR_MS, lake_enabled=False) == {0: 2}
+    assert plan_trim(held, clock.now_ms(), HOUR_MS, lake_enabled=True) == {}

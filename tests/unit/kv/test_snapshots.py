@@ -1,0 +1,130 @@
+"""Snapshots by key: when they are due, what they hold, and who wins where several are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.kv import snapshots
+from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.cleaning import GRACE_MS
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.state import referenced_keys
+
+HOUR_MS = 3600 * 1000
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def table(wh):
+    properties = {"table.log.ttl": "1h", "table.datalake.enabled": "false"}
+    return wh.create_table("t", "id INT, name STRING", primary_key=["id"], properties=properties)
+
+
+def publish(table, before=lambda: None):
+    """Publish bucket 0; ``before`` is called when its rows are about to be read."""
+
+    def tablet_of(bucket):
+        before()
+        return table.keyed.shape().tablet_of(bucket)
+
+    return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), [0], tablet_of)
+
+
+def due(table, lake_enabled=False):
+    return due_buckets(table.refresh(), table.storage.now_ms(), HOUR_MS, lake_enabled=lake_enabled)
+
+
+def test_due_by_changes_or_by_age(table, clock, monkeypatch):
+    table.upsert([{"id": i} for i in range(10)])
+    assert due(table) == []
+    clock.advance(2 * HOUR_MS)
+    assert due(table) == [0]  # the log could be trimmed
+    assert due(table, lake_enabled=True) == []  # not before the lake has the rows
+    assert publish(table) == 1
+    assert due(table) == []
+    monkeypatch.setattr(snapshots, "CHANGES_MIN", 3)
+    table.upsert([{"id": i, "name": "x"} for i in range(4)])
+    assert table.state.buckets[0].end - table.state.snapshots[0].offset == 8  # of ten rows
+    assert due(table) == []
+    table.upsert([{"id": i, "name": "y"} for i in range(4)])
+    assert due(table) == [0]
+
+
+def test_segments_are_cut_and_kept(table, monkeypatch, clock):
+    monkeypatch.setattr(snapshots, "SEGMENT_BYTES", 1)
+    table.upsert([{"id": i, "name": f"n{i}"} for i in range(100)])
+    publish(table)
+    (snapshot,) = table.state.snapshots.values()
+    assert (snapshot.begins, snapshot.offset, snapshot.num_rows) == (0, 100, 100)
+    clock.advance(HOUR_MS + 1)
+    table.maintain()
+    clock.advance(GRACE_MS + 1)
+    table.maintain()
+    assert table.state.buckets[0].start == 100
+    assert {f"tables/{table.uuid}/segments/{s.uuid}.arrow" for s in snapshot.segments} <= referenced_keys(table.state)
+    assert table.to_arrow().num_rows == 100
+
+
+def test_an_older_snapshot_does_not_take_the_place_of_a_newer(table, other_process):
+    other = other_process().table("t")
+    table.upsert([{"id": 1}])
+    table.refresh()
+    news = [True]
+
+    def meanwhile():
+        if news.pop() if news else False:
+            other.upsert([{"id": 2}])
+
+    def committed_first(log=table.log, commit=table.log.commit):
+        def later(plan, **options):
+            log.commit = commit
+            other.upsert([{"id": 3}])
+            assert publish(other) == 1
+            return commit(plan, **options)
+
+        return later
+
+    table.log.commit = committed_first()
+    assert publish(table, meanwhile) == 0
+    assert table.refresh().snapshots[0].offset == 3
+    assert table.state.snapshots[0].num_rows == 3
+
+
+def test_a_truncation_meanwhile_makes_it_worthless(table, other_process):
+    other = other_process().table("t")
+    table.upsert([{"id": 1}])
+    commit = table.log.commit
+
+    def later(plan, **options):
+        table.log.commit = commit
+        other.truncate()
+        return commit(plan, **options)
+
+    table.log.commit = later
+    assert publish(table) == 0
+    assert table.refresh().snapshots == {}
+    assert table.to_arrow().num_rows == 0
+
+
+def test_one_that_took_too_long_is_not_named(table, clock):
+    table.upsert([{"id": 1}])
+    assert publish(table, lambda: clock.advance(STAGED_AGE_MS_MAX + 1)) == 0
+
+
+def test_a_truncation_takes_snapshots_away(table):
+    table.upsert([{"id": 1}])
+    publish(table)
+    keys = referenced_keys(table.state)
+    table.truncate()
+    assert table.state.snapshots == {}
+    assert {key for key in keys if key.endswith(".arrow")} <= set(table.state.condemned)
+
+
+@pytest.mark.parametrize("wrong", [KvSnapshot(0, 1, 1, ()), KvSnapshot(0, 0, 2, ())])
+def test_a_record_that_cannot_be_is_damage(table, wrong):
+    table.upsert([{"id": 1}])
+    with pytest.raises(CorruptDataError, match=r"the bucket has \[0, 1\)"):
+        table.log.commit(lambda _state, _ms: (wrong,))
