@@ -14,6 +14,7 @@ import click
 from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
+from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.lake import lake_read, tiering
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
@@ -33,6 +34,9 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "spark-sink": spark_sink,
     "catalog-read": catalog_read,
     "catalog-join": catalog_join,
+    "keyed-upserts": upserts,
+    "keyed-changelogs": changelogs,
+    "keyed-restoring": restoring,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 

@@ -42,7 +42,7 @@ class KeyedBatch:
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
         """``keys`` are those of `streamhouse_spark.keys.key_codec`, one for each row."""
-        order, is_first = _sorted(keys)
+        order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         places = pa.array(order)
         taken = tuple(column.take(places) for column in columns)
@@ -78,7 +78,7 @@ class KeyedBatch:
         return ~self.deleted[self.ends - 1] if len(self) else np.zeros(0, np.bool_)
 
 
-def _sorted(keys: pa.BinaryArray) -> tuple[Places, Bools]:
+def sorted_places(keys: pa.BinaryArray) -> tuple[Places, Bools]:
     """Places in the order of the keys, equal ones as they came, and which of them are the first of their key."""
     numbers = as_numbers(keys)
     if numbers is not None:

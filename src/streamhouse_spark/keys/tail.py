@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import sorted_places
 
 Bools = npt.NDArray[np.bool_]
 
@@ -37,14 +37,16 @@ class Tail:
         batches = list(changes)
         if not batches:
             return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
-        written = pa.Table.from_batches(batches)
-        after = written.filter(pc.not_equal(written.column(0), int(ChangeType.UPDATE_BEFORE))).combine_chunks()
-        types, *columns = (_one_chunk(column) for column in after.columns)
-        keys = encode_keys([columns[place] for place in key_places])
-        grouped = KeyedBatch.of(keys, columns, types.to_numpy() == np.int8(ChangeType.DELETE))
-        last = grouped.ends[grouped.has_active] - 1
-        rows = pa.Table.from_arrays([column.take(pa.array(last)) for column in grouped.columns], schema=schema)
-        return cls(KeySet(grouped.keys), rows)
+        types, *columns = pa.Table.from_batches(batches).columns
+        kinds = types.to_numpy()
+        after = np.flatnonzero(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+        keys = encode_keys([_one_chunk(columns[place].take(pa.array(after))) for place in key_places])
+        order, is_first = sorted_places(keys)
+        starts = np.flatnonzero(is_first)
+        last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
+        kept = pa.array(last[kinds[last] != np.int8(ChangeType.DELETE)])
+        rows = pa.Table.from_arrays([column.take(kept) for column in columns], schema=schema)
+        return cls(KeySet(keys.take(pa.array(order[starts]))), rows)
 
 
 class KeySet:
