@@ -174,11 +174,6 @@ class Table:
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        if self.state.primary_key:
-            raise InvalidOptionError(
-                f"table {self.name} has the primary key {', '.join(self.state.primary_key)}, and an append could make "
-                "two rows of one key; use upsert(rows)"
-            )
         return self.commit(self._staged(rows), transaction=transaction)
 
     def upsert(
@@ -253,6 +248,11 @@ class Table:
     def stager(self, state: TableState | None = None) -> Stager:
         """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
         state = state or self.state
+        if state.primary_key:
+            raise InvalidOptionError(
+                f"table {self.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
+                "rows of one key; use upsert(rows)"
+            )
         with self._stager_lock:
             if self._stager is None or self._stager[0] != state.schema_id or self._stager[1] is not state.properties:
                 key = _properties_of(state).bucket_key

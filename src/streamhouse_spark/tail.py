@@ -77,8 +77,7 @@ def _follow(
     until_ms: int | None,
 ) -> Iterator[pa.RecordBatch]:
     clock = table.world.clock
-    fields = (CHANGE_TYPE,) if begun.primary_key else ()
-    fields = (*fields, *METADATA_FIELDS) if include_metadata else fields
+    fields = added_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
@@ -112,14 +111,31 @@ def _new_batches(
     table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
-    wanted = state.schema.select(columns)
-    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
-            split = plan_range(state, bucket, OffsetRange(positions[bucket], log.end))
-            for found in read_split(table.storage, split, written, records=records):
+            for found in logged(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
                 positions[bucket] = found.offsets.end
                 yield found
+
+
+def logged(
+    table: Table,
+    state: TableState,
+    bucket: int,
+    offsets: OffsetRange,
+    columns: Sequence[str],
+    records: InlineRecords | None = None,
+) -> Iterator[LogBatch]:
+    """What the hot log holds at these offsets; of a table with a primary key the kind of change comes first."""
+    wanted = state.schema.select(columns)
+    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
+    return read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
+
+
+def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
+    """What stands before the table's columns in a tail."""
+    fields = (CHANGE_TYPE,) if state.primary_key else ()
+    return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
 def start_offsets(state: TableState, start: Any) -> dict[int, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from streamhouse_spark.errors import (
+    CommitConflictError,
     InvalidNameError,
     InvalidOptionError,
     SchemaMismatchError,
@@ -120,6 +122,12 @@ class TestWrites:
     def test_what_is_refused(self, table, wh):
         with pytest.raises(InvalidOptionError, match=r"use upsert\(rows\)"):
             table.append([row(1)])
+        with pytest.raises(InvalidOptionError, match=r"use upsert\(rows\)"):
+            table.stager()
+        plain = wh.create_table("staged", COLUMNS)
+        staged = replace(plain.stager().stage(plain.schema.empty_table()), table_uuid=table.uuid)
+        with pytest.raises(CommitConflictError, match="upserted, not appended"):
+            table.commit(staged, transaction=Transaction("job", 0))
         with pytest.raises(SchemaMismatchError, match=r"'id' of sales\.orders is NOT NULL"):
             table.upsert([row(None)])
         with pytest.raises(SchemaMismatchError, match="'nope'"):
@@ -129,7 +137,6 @@ class TestWrites:
         with pytest.raises(InvalidOptionError, match="fixed when the table is created"):
             table.alter_properties({"primary.key": "name"})
         assert table.state.version == 1
-        plain = wh.create_table("plain", COLUMNS)
         for call in (lambda: plain.upsert([row(1)]), lambda: plain.delete([1]), lambda: plain.lookup([1])):
             with pytest.raises(InvalidOptionError, match="has no primary key: it takes append"):
                 call()

@@ -16,14 +16,13 @@ from streamhouse_spark.cli.head import first_rows, schema_of
 from streamhouse_spark.cli.output import Output, shown
 from streamhouse_spark.cli.session import Command, Session, take_names
 from streamhouse_spark.cli.where import parse_where
-from streamhouse_spark.log.metadata_columns import METADATA_FIELDS, with_metadata
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.staging import gathered
+from streamhouse_spark.log.metadata_columns import with_metadata
+from streamhouse_spark.log.staging import Staged, gathered
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.options import parse_write_options
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.table import Table
-from streamhouse_spark.tail import start_offsets
+from streamhouse_spark.tail import added_fields, logged, start_offsets
 from streamhouse_spark.values import parse_timestamp_ms
 
 _FIELD_CHARS_MAX: Final = 40
@@ -147,7 +146,8 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
 def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
     """Follow a table: print rows as they are written.
 
-    Each row comes with its bucket, offset and commit time, each bucket in its order. Rows that were trimmed from the
+    Each row comes with its bucket, offset and commit time, each bucket in its order; of a table with a primary key
+    these are its changes, each with its kind. Rows that were trimmed from the
     hot log are in the lake: see `head`.
     """
     opened = session.warehouse.table(table)
@@ -174,10 +174,11 @@ def _start_of(text: str) -> Any:
 def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """What the hot log holds from ``start`` on, as of the call."""
     state = table.refresh()
+    fields = added_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start).items():
-        split = plan_range(state, bucket, OffsetRange(first, max(first, state.buckets[bucket].end)))
-        for found in read_split(table.storage, split, state.schema, columns):
-            yield with_metadata(found, METADATA_FIELDS)
+        offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
+        for found in logged(table, state, bucket, offsets, columns or state.schema.names):
+            yield with_metadata(found, fields)
 
 
 class _TailPrinter:
@@ -242,7 +243,7 @@ def append(
     txn_app_id: str | None,
     txn_version: str | None,
 ) -> None:
-    """Add the rows of files to a table.
+    """Add the rows of files to a table; upsert them where it has a primary key.
 
     Files are Parquet, Arrow, CSV or JSON Lines; - is standard input. All rows become visible in one commit, or none.
     Columns match by name; a missing one becomes null. Prints the
@@ -270,15 +271,20 @@ def _is_known(table: Table, transaction: Transaction | None) -> bool:
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
-    """Stage piece after piece, so that memory stays bounded, and commit once."""
-    staged = []
+    """Stage piece after piece, so that memory stays bounded, and commit once. Upserts are one batch in memory."""
+    by_key = bool(table.state.primary_key)
+    staged: list[Staged] = []
+    upserted: list[pa.Table] = []
     with output.progress("rows") as progress:
         task = progress.add_task(f"append to {table.name}", total=None)
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
-                staged.append(table.stager().stage(coerce(piece, table.state.schema, table=table.name)))
+                rows = coerce(piece, table.state.schema, table=table.name)
+                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows))
                 progress.advance(task, piece.num_rows)
+    if by_key:
+        return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)
     if not staged:
         return table.append([], transaction=transaction)
     return table.commit(gathered(staged), transaction=transaction)
@@ -293,7 +299,8 @@ def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: 
         if duplicate:
             console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
         else:
-            console.print(f"{table.name}: added {added:,} rows")
+            what = "changes" if table.state.primary_key else "rows"
+            console.print(f"{table.name}: added {added:,} {what}")
         rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
         rows["rows"] = [len(r) for r in offsets.values()]
         if offsets:

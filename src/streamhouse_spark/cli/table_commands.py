@@ -98,6 +98,7 @@ def described(table: Table) -> dict[str, Any]:
         "commit": state.version,
         "columns": state.schema.to_json(),
         "ddl": state.schema.ddl(),
+        "primary_key": list(state.primary_key),
         "partition_by": list(state.partition_by),
         "properties": dict(state.properties),
         "buckets": table.inspect.buckets().to_pylist(),
@@ -120,9 +121,13 @@ def _render_description(table: Table, console: Console) -> None:
         ("table", table.name),
         ("uuid", table.uuid),
         ("files", f"{table.storage.url}/tables/{table.uuid}"),
+        ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
         ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
         ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),
-        ("rows", f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})"),
+        (
+            "changes" if table.state.primary_key else "rows",
+            f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})",
+        ),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", found["commit"]),
@@ -171,6 +176,13 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     callback=take_names,
     help="Partition columns, with commas between them.",
 )
+@click.option(
+    "--primary-key",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="The columns that tell rows apart, with commas between them: rows are upserted by it.",
+)
 @click.option("--buckets", type=click.IntRange(min=1), help="How many buckets the log has (bucket.num, default 1).")
 @click.option(
     "-p",
@@ -190,6 +202,7 @@ def create(
     schema: str | None,
     like: str | None,
     partition_by: list[str],
+    primary_key: list[str],
     buckets: int | None,
     properties: Mapping[str, str],
     if_not_exists: bool,
@@ -204,6 +217,7 @@ def create(
     created = session.warehouse.create_table(
         table,
         schema if schema is not None else _schema_of_file(str(like)),
+        primary_key=primary_key,
         partition_by=partition_by,
         buckets=buckets,
         properties=properties,

@@ -202,7 +202,11 @@ def _append_action(state: TableState, staged: Staged, time_ms: int) -> Append:
 
 
 def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
-    """Refuse staged rows that the table can no longer take."""
+    """Refuse staged rows that the table can no longer take, or never could."""
+    if state.primary_key:
+        raise CommitConflictError(
+            f"{state.name} has a primary key: rows are upserted, not appended; nothing was written"
+        )
     if staged.table_uuid != state.table_uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "

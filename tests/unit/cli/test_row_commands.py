@@ -250,3 +250,25 @@ def test_segments_and_snapshots(run, filled):
     text = run("snapshots", "t").stdout
     assert str(snapshot["snapshot_id"]) in text
     assert "rows_added" in text
+
+
+# -- tables with a primary key ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keyed(run, warehouse, own_cache):
+    run("create", "k", "--schema", "id BIGINT, name STRING", "--primary-key", "id", "--buckets", "2")
+    return warehouse.table("k")
+
+
+def test_append_upserts_by_primary_key(run, keyed):
+    text = run("append", "k", "-", "--format", "json", stdin=json_lines({"id": 1, "name": "a"}, {"id": 2})).stdout
+    assert "default.k: added 2 changes" in text
+    run("append", "k", "-", "--format", "json", stdin=json_lines({"id": 1, "name": "b"}))
+    assert keyed.to_arrow(filter=[("id", "=", 1)]).to_pylist() == [{"id": 1, "name": "b"}]
+    assert keyed.to_arrow().num_rows == 2
+    assert run("head", "k", "-o", "json", "--where", "id = 1").stdout.count("name") == 1
+    changes = run("tail", "k", "--from", "earliest", "--no-follow", "-o", "json", "--columns", "name").stdout
+    kinds = [json.loads(line)["_change_type"] for line in changes.splitlines() if json.loads(line)["name"]]
+    assert kinds == ["insert", "update_before", "update_after"]
+    assert "primary key     id" in run("describe", "k").stdout
