@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -42,17 +43,27 @@ class Figures:
 
 def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, str] | None = None) -> Figures:
     """Raises `AssertionError` where a row was lost, doubled, torn or misplaced, or a process failed by itself."""
-    chance = random.Random(seed)
     location = str(directory / "warehouse")
     Warehouse(location, settings).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kills.workers", "pyiceberg.table"])
     figures = Figures()
+    kill_processes(directory, rounds, seed, PROCESSES, figures)
+    check(location, directory, figures)
+    return figures
+
+
+def kill_processes(
+    directory: Path, rounds: int, seed: int, processes: Sequence[tuple[str, int]], figures: Figures
+) -> None:
+    """Keep these running on the directory's warehouse, and kill some of them each round, at the end all."""
+    chance = random.Random(seed)
+    location = str(directory / "warehouse")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kills.workers", "kills.keyed_workers", "pyiceberg.table"])
     running: dict[tuple[str, int], BaseProcess] = {}
     sizes: dict[tuple[str, int], int] = {}
     try:
         for _ in range(rounds):
-            for role, number in PROCESSES:
+            for role, number in processes:
                 if (role, number) not in running:
                     process = context.Process(
                         target=run, args=(role, location, str(journal(directory, role, number)), number)
@@ -70,8 +81,6 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     finally:
         for victim in sorted(running):
             kill(running[victim], victim, directory)
-    check(location, directory, figures)
-    return figures
 
 
 def kill(process: BaseProcess, victim: tuple[str, int], directory: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 import time
@@ -20,6 +21,7 @@ from faults import interleave as il
 from faults.scenarios import SCENARIOS
 from faults.sequential import one_thing_at_a_time
 from faults.sweep import Figures, sweep_pairs, sweep_scenario
+from kills.keyed_rounds import keyed_kill_rounds
 from kills.rounds import kill_rounds
 from soak.power import PowerTestUnavailableError, power_cycles
 
@@ -94,6 +96,39 @@ def kills(arguments: argparse.Namespace) -> str:
     )
 
 
+def keyed_histories(arguments: argparse.Namespace) -> str:
+    """Random histories of tables with a primary key against a dictionary."""
+    from property.test_keyed_tables import History
+    from streamhouse_spark.kv import snapshots
+    from streamhouse_spark.kv.tablets import close_tablets
+
+    snapshots.CHANGES_MIN = 5
+    steps = 0
+    for number in range(arguments.examples):
+        with workspace() as directory:
+            history = History(arguments.seed * 1_000_000 + number, directory)
+            for _ in range(60):
+                history.step()
+                steps += 1
+            history.finish()
+            close_tablets()
+    return f"{arguments.examples} histories, {steps} steps; 0 violations"
+
+
+def keyed_kills(arguments: argparse.Namespace) -> str:
+    """SIGKILL against writers by key that share their tablets, in warehouses of 50 rounds each."""
+    done = []
+    for first in range(0, arguments.rounds, 50):
+        with workspace() as directory:
+            os.environ["STREAMHOUSE_CACHE_DIR"] = str(directory / "cache")
+            done.append(keyed_kill_rounds(directory, min(50, arguments.rounds - first), seed=arguments.seed + first))
+        say(f"  {done[-1]}")
+    return (
+        f"{sum(f.kills for f in done)} kills in {arguments.rounds} rounds, {sum(f.acknowledged for f in done)} batches "
+        "acknowledged: none lost, none counted twice"
+    )
+
+
 def power(arguments: argparse.Namespace) -> str:
     """Power cuts under a file system of its own."""
     try:
@@ -121,7 +156,10 @@ class workspace:  # noqa: N801 - used like a function
             shutil.rmtree(self._path)
 
 
-PARTS = {part.__name__: part for part in (faults, pairs, interleavings, histories, kills, power)}
+PARTS = {
+    part.__name__: part
+    for part in (faults, pairs, interleavings, histories, keyed_histories, kills, keyed_kills, power)
+}
 
 
 def say(text: str) -> None:

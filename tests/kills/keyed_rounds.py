@@ -1,0 +1,49 @@
+"""Kill the writers of a table with a primary key, and prove that every acknowledged batch counts once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from kills.keyed_workers import COLUMNS, KEYED_NAME, PROPERTIES, sums_of
+from kills.rounds import Figures, journal, kill_processes
+from kills.workers import read_journal
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+PROCESSES = (("keyed writer", 1), ("keyed writer", 2), ("keeper", 1), ("keyed reader", 1))
+
+
+def keyed_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
+    """Raises `AssertionError` where a sum is wrong, a key is there twice, or a process failed by itself.
+
+    ``STREAMHOUSE_CACHE_DIR`` says where all of them keep their rows by key.
+    """
+    location = str(directory / "warehouse")
+    Warehouse(location).create_table(KEYED_NAME, COLUMNS, primary_key=["id"], buckets=2, properties=PROPERTIES)
+    figures = Figures()
+    kill_processes(directory, rounds, seed, PROCESSES, figures)
+    table = Warehouse(location).table(KEYED_NAME)
+    for number in (1, 2):
+        _check_sums(table, directory, number, figures)
+    figures.rows = table.to_arrow().num_rows
+    figures.reads = sum(e["kind"] == "read" for e in read_journal(journal(directory, "keyed reader", 1)))
+    close_tablets()
+    return figures
+
+
+def _check_sums(table: Table, directory: Path, number: int, figures: Figures) -> None:
+    events = list(read_journal(journal(directory, "keyed writer", number)))
+    acknowledged = max((e["batch"] for e in events if e["kind"] == "acknowledged"), default=0)
+    attempted = max((e["batch"] for e in events if e["kind"] == "attempt"), default=0)
+    figures.acknowledged += acknowledged
+    figures.attempted += attempted
+    allowed = [sums_of(number, range(1, last + 1)) for last in {acknowledged, attempted}]
+    name = f"w{number}"
+    rows = table.to_arrow(columns=["id", name]).to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows), "a key is there twice"
+    stored = Counter({row["id"]: row[name] for row in rows if row[name]})
+    assert stored in allowed, f"the sums of writer {number} are of neither {acknowledged} nor {attempted} batches"
+    found = table.lookup([row["id"] for row in rows], columns=[name]).to_pylist()
+    assert Counter({row["id"]: row[name] for row in found if row[name]}) == stored, "lookups differ from the union read"
