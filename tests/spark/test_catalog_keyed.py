@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from pyspark.errors import PySparkException
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +85,16 @@ def test_partitions_are_those_that_have_rows(spark, wh):
     spark.sql(f"INSERT INTO {name} VALUES ('a', 1), ('b', 1), ('b', 2)")
     wh.table("keyed_sql.parts").delete([{"dt": "a", "id": 1}])
     assert found(spark, f"SHOW PARTITIONS {name}") == [("dt=b",)]
+
+
+def test_streams_of_changes(spark, name, checkpoint, tmp_path):
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'c', 1)")
+    for suffix, kinds in (("changelog", 4), ("binlog", 3)):
+        table = ".".join([*name.split(".")[:2], f"`{name.split('.')[2]}${suffix}`"])
+        writer = spark.readStream.table(table).writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", f"{checkpoint}-{suffix}").start(str(tmp_path / suffix))
+        query.awaitTermination()
+        assert spark.read.parquet(str(tmp_path / suffix)).count() == kinds
+    with pytest.raises(PySparkException, match=r"readChangeFeed=true, or as .*changelog"):
+        spark.readStream.table(name).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+
+from streamhouse_spark.views import open_view
 
 pytestmark = pytest.mark.spark
 
@@ -174,3 +177,27 @@ def test_overwriting_replaces_all_rows(spark, table, write, warehouse_url):
     frame.write.format("streamhouse").option("warehouse", warehouse_url).mode("overwrite").save(table.name)
     assert found(table) == [(0, "new0", 0), (1, "new1", 1)]
     assert table.lookup([0, 4])["name"].to_pylist() == ["new0", None]
+
+
+def test_a_binlog_as_a_stream_keeps_updates_together(spark, table, warehouse_url, checkpoint, tmp_path):
+    """Limits cut the log between the two rows of an update; each update is one row all the same, with both."""
+    rng = random.Random(5)
+    for number in range(12):
+        table.upsert([{"id": rng.randrange(6), "name": f"{number}-{i}", "n": i} for i in range(4)])
+        table.delete([rng.randrange(6)])
+    expected = open_view(table, "binlog").to_arrow().to_pylist()
+    stream = (
+        spark.readStream.format("streamhouse")
+        .option("warehouse", warehouse_url)
+        .option("maxOffsetsPerTrigger", 3)
+        .load(f"{table.name}$binlog")
+    )
+    path = str(tmp_path / "rows")
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.start(path).awaitTermination()
+    found = [row.asDict(recursive=True) for row in spark.read.parquet(path).collect()]
+    for row in (*found, *expected):
+        del row["_commit_timestamp"]
+    order = str
+    assert sorted(found, key=order) == sorted(expected, key=order)
+    assert {row["_change_type"] for row in found} == {"insert", "update", "delete"}

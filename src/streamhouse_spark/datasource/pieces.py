@@ -162,7 +162,9 @@ class ReadPlan:
     projection: LakeProjection | None = None
     """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
     keyed: KeyedColumns | None = None
-    """For a table with a primary key."""
+    """For the rows of a table with a primary key."""
+    binlog_start: int | None = None
+    """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -172,6 +174,7 @@ class ReadPlan:
             "pieces": [piece.to_json() for piece in self.pieces],
             "projection": self.projection.to_json() if self.projection else None,
             "keyed": self.keyed.to_json() if self.keyed else None,
+            "binlog_start": self.binlog_start,
         }
 
     @classmethod
@@ -184,6 +187,7 @@ class ReadPlan:
             tuple(piece_from_json(piece) for piece in data["pieces"]),
             LakeProjection.from_json(projection) if projection is not None else None,
             KeyedColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
+            data["binlog_start"],
         )
 
     def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
@@ -209,6 +213,15 @@ def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPart
     target_bytes = partition_bytes(plan.pieces, parallelism or os.cpu_count() or 1)
     groups = packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes)
     return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
+
+
+def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
+    """A partition for each bucket, because an update is two rows of the log that must not be torn apart."""
+    found: list[InputPartition] = []
+    for bucket, start in starts.items():
+        pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
+        found.append(TablePartition(replace(plan.with_pieces(pieces), binlog_start=start)))
+    return found or [TablePartition(plan)]
 
 
 def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:

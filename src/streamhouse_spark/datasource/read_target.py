@@ -7,6 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from streamhouse_spark.binlog import binlog_schema
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.metadata_columns import (
@@ -17,7 +18,7 @@ from streamhouse_spark.log.metadata_columns import (
 )
 from streamhouse_spark.options import FULL, LATEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.table import Table
-from streamhouse_spark.views import CHANGELOG, LAKE, open_view
+from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
 
 Kind = Literal["union", "range", "lake", "view"]
 
@@ -78,6 +79,10 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
         _require_change_feed(table, table.name, options.read_change_feed)
         return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
     open_view(table, suffix)
+    if suffix == BINLOG:
+        if options.include_metadata:
+            raise InvalidOptionError(f"{table.name}$binlog has the places of its changes; leave includeMetadata out")
+        return ReadTarget("range", f"{table.name}${suffix}", suffix, binlog_schema(table.schema))
     if suffix != CHANGELOG:
         raise InvalidNameError(
             f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from streamhouse_spark.binlog import binlog_batches
 from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.keyed_read_task import read_keyed_pieces
@@ -25,7 +26,7 @@ from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.files import FileAccess, lake_files
 from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
-from streamhouse_spark.log.metadata_columns import add_metadata, add_places, with_metadata
+from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
 from streamhouse_spark.log.scan import read_split, require_not_truncated
 from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import OffsetRange
@@ -41,6 +42,10 @@ def read_plan(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of all pieces, each with the metadata columns and then the plan's columns."""
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    if plan.binlog_start is not None:
+        changes = (batch for piece in plan.pieces for batch in _read(table, plan, piece, CHANGELOG_FIELDS))
+        yield from binlog_batches(_from(changes, plan.binlog_start), plan.schema.arrow)
+        return
     if plan.keyed is not None:
         yield from read_keyed_pieces(table, plan, plan.keyed)
         return
@@ -48,8 +53,16 @@ def read_plan(
         yield from _read(table, plan, piece, metadata, fail_on_data_loss=fail_on_data_loss)
 
 
+def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    """Without what is before the offset, but for the row before the update whose row after is there."""
+    for batch in changes:
+        is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
+        drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
+        yield batch.slice(1) if drop else batch
+
+
 def _read(
-    table: Table, plan: ReadPlan, piece: Piece, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool
+    table: Table, plan: ReadPlan, piece: Piece, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.RecordBatch]:
     match piece:
         case LogPiece(split):

@@ -14,7 +14,7 @@ from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.admission import limited_ends
 from streamhouse_spark.datasource.bounds import starting_offsets
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import TablePartition, partitions
+from streamhouse_spark.datasource.pieces import TablePartition, binlog_partitions, partitions
 from streamhouse_spark.datasource.planning import plan_ranges
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
@@ -26,6 +26,7 @@ from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.options import FULL, StreamReadOptions
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
+from streamhouse_spark.views import BINLOG
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,11 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         self._shape = SparkShape(schema, columns, target.name)
         metadata_names = {f.name for f in target.metadata}
         self._metadata = tuple(field for field in target.metadata if field.name in columns)
+        self._is_binlog = target.suffix == BINLOG
         self._table_columns = tuple(c for c in columns if c not in metadata_names)
+        if self._is_binlog:
+            row = target.schema.field("after").type
+            self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._consumer_moved_ms: int | None = None
@@ -131,6 +136,12 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             if stop > begin.offsets.get(bucket, 0)
         }
         _require_held(table.state, ranges)
+        if self._is_binlog:
+            logs = table.state.buckets
+            wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
+            strict = self._options.fail_on_data_loss
+            plan = plan_ranges(table, wider, self._table_columns, fail_on_data_loss=strict)
+            return binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         plan = plan_ranges(table, ranges, self._table_columns, fail_on_data_loss=self._options.fail_on_data_loss)
         return partitions(plan)
 

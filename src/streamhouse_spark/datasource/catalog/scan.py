@@ -40,12 +40,12 @@ from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
-from streamhouse_spark.views import CHANGELOG, LAKE, open_view
+from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
 
 METADATA_COLUMNS = tuple(field.with_nullable(True) for field in METADATA_FIELDS)
 """The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their place in
 the log."""
-_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog"}
+_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog"}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
