@@ -27,7 +27,7 @@ from streamhouse_spark.lake.base import (
     WriteContext,
 )
 from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import (
@@ -40,6 +40,7 @@ from streamhouse_spark.lake.iceberg_offsets import (
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.iceberg_write import rewrite_files
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange

@@ -8,12 +8,15 @@ from typing import Any
 
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeSnapshot, WriteContext
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
 """Hot bytes of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
+KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
+"""The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class TieringTask:
 
     split: LogSplit
     context: WriteContext
+    live: tuple[LiveFile, ...] = ()
+    """Where the lake may hold older rows of the same keys."""
 
     @property
     def bucket(self) -> int:
@@ -32,11 +37,13 @@ class TieringTask:
         return self.split.offsets
 
     def to_json(self) -> dict[str, Any]:
-        return {"split": self.split.to_json(), "context": self.context.to_json()}
+        live = [file.to_json() for file in self.live]
+        return {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
-        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]))
+        live = tuple(LiveFile.from_json(file) for file in value["live"])
+        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live)
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:

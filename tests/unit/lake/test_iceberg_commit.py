@@ -19,7 +19,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
-from streamhouse_spark.lake.iceberg_commit import ATTEMPTS_MAX, MANIFESTS_MIN_TO_MERGE
+from streamhouse_spark.lake.iceberg_commit import ATTEMPTS_MAX
+from streamhouse_spark.lake.iceberg_snapshot import MANIFESTS_MIN_TO_MERGE
 from streamhouse_spark.model import OffsetRange
 
 
