@@ -28,6 +28,7 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
@@ -244,7 +245,8 @@ class IcebergLake:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
-        report, snapshot_id = compact(self.place, dry_run=dry_run)
+        work = compact_keyed if self.place.spec.primary_key else compact
+        report, snapshot_id = work(self.place, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:

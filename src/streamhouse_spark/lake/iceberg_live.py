@@ -26,7 +26,7 @@ from streamhouse_spark.schema import TableSchema
 def live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """Each bucket's data files, oldest first. A file whose partition does not say its bucket is in each of them."""
+    """Each bucket's data files. A file whose partition does not say its bucket is in each of them."""
     found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs = table.metadata.specs()
     for task in plan_tasks(table, snapshot, AlwaysTrue()):

@@ -59,7 +59,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    _require_known_columns(place, table)
+    require_known_columns(place, table)
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     with lake_metadata(table.location()):
@@ -84,7 +84,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
 
 
-def _require_known_columns(place: IcebergPlace, table: Table) -> None:
+def require_known_columns(place: IcebergPlace, table: Table) -> None:
     """Files are written again in the table's columns: others would be lost."""
     unknown = [field.name for field in table.schema().fields if place.spec.schema.find(field.name) is None]
     if unknown:
@@ -186,10 +186,15 @@ def compaction_change(
         raise CommitConflictError(
             f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
         )
+    summary = carried_offsets(metadata)
+    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(summary))
+
+
+def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
+    """The summary of a snapshot that holds what the current one does."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    summary = {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
-    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(offsets))
+    return {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:

@@ -114,7 +114,7 @@ class IcebergPlace:
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
             lake = evolved_schema(table.metadata, self.spec.schema) if is_own else table.schema()
-            found = differences(table.metadata, lake, self.spec.schema, spec, schema)
+            found = differences(table.metadata, lake, self.spec.schema, spec, schema, self.spec.primary_key)
             if found:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -225,7 +225,12 @@ def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 
 
 def differences(
-    metadata: TableMetadata, lake: Schema, schema: TableSchema, spec: PartitionSpec, spec_schema: Schema
+    metadata: TableMetadata,
+    lake: Schema,
+    schema: TableSchema,
+    spec: PartitionSpec,
+    spec_schema: Schema,
+    primary_key: Collection[str] = (),
 ) -> list[str]:
     """What keeps the lake table, with the columns ``lake``, from being the one for ``schema``; empty when it fits."""
     found = []
@@ -242,6 +247,8 @@ def differences(
             found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
         if field.required and column.nullable:
             found.append(f"column '{column.name}' is required, expected optional")
+        if column.name in primary_key and not field.required:
+            found.append(f"column '{column.name}' of the primary key is optional, expected required")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     here, expected_here = described_spec(metadata.spec(), lake), described_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:

@@ -48,11 +48,6 @@ def find_rows(files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeP
 
 
 def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet) -> Positions:
-    if any(column.null_count for column in rows.columns):  # another engine wrote them: they have no key
-        whole = np.ones(rows.num_rows, np.bool_)
-        for column in rows.columns:
-            whole &= column.is_valid().to_numpy(zero_copy_only=False)
-        numbers, rows = numbers[whole], rows.filter(pa.array(whole))
     return numbers[keys.holds(encode_keys(rows.columns))]
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.model import OffsetRange
 
@@ -83,6 +84,23 @@ def read_numbered(
             yield numbers, batch
         elif kept.true_count:
             yield numbers[kept.to_numpy(zero_copy_only=False)], batch.filter(kept)
+
+
+def read_row_groups(files: FileAccess, file: LiveFile, projection: LakeProjection) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that are not deleted, in its order; memory is bounded by one row group."""
+    with _opened(files, file.location) as opened:
+        _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
+        num_groups = opened.num_row_groups
+    for group in range(num_groups):
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, (group, group + 1), file.deletes)
+        yield from read_split(files, split, projection)
+
+
+def sorted_by(files: FileAccess, location: str) -> str | None:
+    """The field ids by which the file says that its rows are sorted; None for a file that another engine wrote."""
+    with _opened(files, location) as file:
+        found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
+    return None if found is None else str(found, "utf-8", "replace")
 
 
 def _rows_before(file: pq.ParquetFile, groups: range) -> int:
