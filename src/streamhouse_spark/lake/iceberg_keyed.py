@@ -46,7 +46,7 @@ def write_changes(
     """
     shape = WriteShape.from_json(context.lake)
     chosen = KeyedFilter(shape, context.schema, context.primary_key)
-    tail = Tail.of(_seen(changes, chosen), context.schema.arrow, context.key_places)
+    tail = Tail.of(_seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_places)
     files = files_at(shape.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
     written = write_rows(context, files, ids, bucket, offsets, rows)
@@ -64,11 +64,11 @@ def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:
     return projection(shape.schema, context.schema, context.primary_key, context.schema)
 
 
-def _seen(changes: Iterable[pa.RecordBatch], chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
+def _seen(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
     """The changes, as far as they matter for what is there behind the range."""
+    with_change = pa.schema([pa.field("change", pa.int8()), *schema])
     for batch in changes:
-        kinds = batch.column(0).to_numpy()
-        after = kinds != int(ChangeType.UPDATE_BEFORE)
+        after = batch.column(0).to_numpy() != int(ChangeType.UPDATE_BEFORE)
         counting = batch if after.all() else batch.filter(pa.array(after))
-        chosen.see(pa.RecordBatch.from_arrays(counting.columns[1:], schema=pa.schema(list(counting.schema)[1:])))
-        yield counting
+        chosen.see(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
+        yield pa.RecordBatch.from_arrays(counting.columns, schema=with_change)

@@ -226,20 +226,22 @@ def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) 
 
 
 def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
-    with _opened(files, delete, dictionaries=("file_path",)) as file:
-        is_own = _names_only(file, location)
-        try:
+    try:
+        with _opened(files, delete, dictionaries=("file_path",)) as file:
+            is_own = _names_only(file, location)
             table = file.read(columns=["pos"] if is_own else ["file_path", "pos"])
-        except _DAMAGE as error:
-            raise _damaged(delete, error) from error
-        written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
-    if written is not None and written != str(table.num_rows).encode():
-        raise CorruptDataError(f"lake file {delete} names {table.num_rows} positions, expected {written!r}; restore it")
-    if not is_own:
-        paths = table["file_path"].combine_chunks()
-        which = pc.index_in(pa.array([location]), paths.dictionary)[0].as_py()
-        table = table.filter(pc.equal(paths.indices, -1 if which is None else which))
-    positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
+            written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+        if not is_own:
+            paths = table["file_path"].combine_chunks()
+            which = pc.index_in(pa.array([location]), paths.dictionary)[0].as_py()
+            table = table.filter(pc.equal(paths.indices, -1 if which is None else which))
+        positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
+    except (*_DAMAGE, KeyError) as error:
+        raise _damaged(delete, error) from error
+    if written is not None and written != str(len(positions)).encode():
+        raise CorruptDataError(
+            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it"
+        )
     return positions
 
 
