@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -28,7 +29,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StreamhouseError
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg_offsets import find_commit
 from streamhouse_spark.lake.iceberg_snapshot import Change, SnapshotBuilder
 
@@ -59,7 +60,11 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
         if landed is not None:
             return landed
         change = validate(table.metadata)
-        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
+        try:
+            snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
+        except FileNotFoundError as error:
+            _require_overtaken(catalog, table, error)
+            continue
         try:
             catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
         except CommitFailedException:
@@ -73,6 +78,16 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
     raise CommitConflictError(
         f"lake table {'.'.join(identifier)}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
     )
+
+
+def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
+    """Metadata of the snapshot that was built on is gone: right only where another has taken its place since."""
+    now = catalog.load_table(table.name()).metadata.current_snapshot_id
+    if now == table.metadata.current_snapshot_id:
+        raise CorruptDataError(
+            f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, or "
+            "roll the table back to an older snapshot"
+        ) from error
 
 
 def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:

@@ -15,7 +15,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.base import CompactReport, LakeFile, WriteContext
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
@@ -80,6 +80,15 @@ class KeyedCompaction:
 
 def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
+    try:
+        return _compacted(place, dry_run=dry_run)
+    except SnapshotExpiredError as error:
+        raise CommitConflictError(
+            f"others compacted and expired what was being compacted; try again ({error})"
+        ) from error
+
+
+def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:

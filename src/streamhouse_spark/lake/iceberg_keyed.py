@@ -52,11 +52,9 @@ def write_changes(
     written = write_rows(context, files, ids, bucket, offsets, rows)
     how = key_projection(context, shape)
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
-    found = in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how), candidates)
-    for each in found:
-        if each is not None:
-            written.append(write_deletes(shape, files, ids, bucket, offsets, each.file, each.deleted))
-    return written
+    found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how), candidates))
+    deletes = [write_deletes(shape, files, ids, bucket, offsets, f.file, f.deleted) for f in found if f is not None]
+    return [*written, *deletes]
 
 
 def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:

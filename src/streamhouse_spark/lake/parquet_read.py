@@ -236,6 +236,8 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
             which = pc.index_in(pa.array([location]), paths.dictionary)[0].as_py()
             table = table.filter(pc.equal(paths.indices, -1 if which is None else which))
         positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
+    except ObjectNotFoundError as error:
+        raise _expired(delete) from error
     except (*_DAMAGE, KeyError) as error:
         raise _damaged(delete, error) from error
     if written is not None and written != str(len(positions)).encode():

@@ -16,7 +16,13 @@ from functools import partial
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, OffsetsTrimmedError, TableNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    LakeMismatchError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+)
 from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.live_files import LiveFile
@@ -86,8 +92,9 @@ class TieringJob:
         while any(targets.values()):
             try:
                 finished = self._round(state, targets, run_tasks, done)
-            except (CommitConflictError, OffsetsTrimmedError):
-                # Somebody else tiered these rows, and perhaps trimmed them: look again where the lake is.
+            except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
+                # Somebody else tiered these rows, and perhaps trimmed them, or compacted and expired the files in
+                # which older rows were looked for: look again where the lake is.
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
