@@ -56,7 +56,7 @@ def history(table: KeyedTable, rng: random.Random, rounds: int, keys: int) -> It
             table.add_column("more double")
         table.change([row() for _ in range(keys // 2)])
         table.change([], rng.sample(sorted(table.rows), len(table.rows) // 4))
-        table.tier(bytes_per_bucket_max=1 if number % 3 == 2 else 1 << 20)
+        table.tier(bytes_per_bucket_max=300 if number % 3 == 2 else 1 << 20)
         yield
 
 

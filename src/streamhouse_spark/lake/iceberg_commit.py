@@ -85,8 +85,8 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
     now = catalog.load_table(table.name()).metadata.current_snapshot_id
     if now == table.metadata.current_snapshot_id:
         raise CorruptDataError(
-            f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, or "
-            "roll the table back to an older snapshot"
+            f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
+            "or roll the table back to an older snapshot"
         ) from error
 
 

@@ -73,10 +73,13 @@ class KeyedFilter:
         self._shape = shape
         names = {field_id: name for name, field_id in zip(primary_key, shape.field_ids(primary_key), strict=True)}
         self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]
+        types = dict(self._keys)
         self._partitions: dict[int, tuple[str, set[bytes | None]]] = {
             position: (names[field.source_id], set())
             for position, field in enumerate(shape.spec.fields)
-            if isinstance(field.transform, IdentityTransform) and field.source_id in names
+            if isinstance(field.transform, IdentityTransform)
+            and field.source_id in names
+            and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
         }
 
     def see(self, rows: pa.RecordBatch) -> None:

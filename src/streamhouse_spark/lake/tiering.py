@@ -134,10 +134,7 @@ class TieringJob:
             self._record(newest)
         offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
         begin = round_begin(state, newest)
-        bytes_max = self._bytes_per_bucket_max
-        if state.primary_key:
-            bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
-        planned = plan_tiering(state.buckets, begin, targets, table=state.name, bytes_max=bytes_max)
+        planned = self._planned(state, begin, targets)
         if not planned and state.begins_at(starts):
             return True
         context = self._lake.write_context()
@@ -156,6 +153,16 @@ class TieringJob:
             done.append((snapshot, files))
             self._record(snapshot)
         return False
+
+    def _planned(
+        self, state: TableState, begin: Mapping[int, int], targets: Mapping[int, int]
+    ) -> dict[int, OffsetRange]:
+        is_keyed, bytes_max = bool(state.primary_key), self._bytes_per_bucket_max
+        if is_keyed:
+            bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
+        return plan_tiering(
+            state.buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed
+        )
 
     def _live_files(
         self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]

@@ -331,5 +331,5 @@ def test_metadata_that_vanishes_while_a_snapshot_is_built(lake, memory, round_, 
         assert round_().offsets == {0: 4}
         assert _ids(lake) == [0, 1, 2, 3, 100, 101]
     else:
-        with pytest.raises(CorruptDataError, match="metadata of its current snapshot .* is missing"):
+        with pytest.raises(CorruptDataError, match="metadata of its current snapshot"):
             round_()

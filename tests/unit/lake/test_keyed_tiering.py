@@ -140,6 +140,27 @@ def test_floating_point_keys_cannot_identify_rows_in_iceberg(memory, world):
     assert table.lake_rows() == [(0.0, 4), (0.5, 1)]
 
 
+def test_zeros_and_nans_of_one_key_may_be_several_partitions(memory, world):
+    schema = TableSchema.of("f double not null, n bigint")
+    table = KeyedTable(memory, world, schema, key=["f"], partition_by=["f"])
+    table.append([(ChangeType.INSERT, (-0.0, 1)), (ChangeType.INSERT, (float("nan"), 2))])
+    table.tier()
+    table.append([(ChangeType.UPDATE_AFTER, (0.0, 3)), (ChangeType.DELETE, (float("nan"), 2))])
+    table.tier()
+    assert table.lake_rows() == [(0.0, 3)]
+
+
+def test_a_large_commit_is_tiered_in_parts(memory, world):
+    """A task has its range in memory, so a range ends within a segment where that is large."""
+    table = KeyedTable(memory, world, before_images=True)
+    table.change([(i, "x", i) for i in range(100)])
+    table.change([(i, "y", i) for i in range(0, 100, 3)], [(i,) for i in range(1, 100, 3)])
+    size_bytes = max(segment.size_bytes for segment in table.log.refresh().live_segments())
+    report = table.tier(bytes_per_bucket_max=size_bytes // 4)
+    assert 7 <= len(report.snapshots) <= 9
+    agree(table)
+
+
 def test_a_manifest_of_deletes_says_so_in_its_header(items):
     items.change([], [(1,)])
     items.tier()
