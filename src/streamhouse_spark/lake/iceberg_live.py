@@ -109,8 +109,6 @@ class KeyedFilter:
                 break
             lows.append(low)
             highs.append(high)
-            if not low.equals(high):
-                break
         return (encode_keys(lows)[0].as_py(), encode_keys(highs)[0].as_py()) if lows else (b"", b"")
 
 

@@ -225,10 +225,15 @@ def test_deletes_that_are_about_several_files_are_heeded_and_left_alone(items):
     items.tier()
     agree(items)
     assert theirs < set(live_deletes(items.lake()))
-    items.change([(0, "zero", 0), (9, "nine", 0)])
-    items.append([(ChangeType.DELETE, items.rows.pop((0,)))])
+    ours = [count for location, count in live_deletes(items.lake()).items() if location not in theirs]
+    assert sum(ours) == 3
+    gone = sorted(set(range(12)) - {row[0] for row in left})
+    items.change([(i, "back", 0) for i in gone])
+    items.change([], [(gone[0],)])
     items.tier()
     agree(items)
+    ours = [count for location, count in live_deletes(items.lake()).items() if location not in theirs]
+    assert sum(ours) == 3  # those two keys had no row left
 
 
 def test_equality_deletes_are_refused(items, monkeypatch):
