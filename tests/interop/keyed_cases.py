@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
@@ -139,11 +141,13 @@ class KeyedTable:
         """``before_commit`` runs between the tasks of a round and its commit."""
 
         def run(tasks: Sequence[TieringTask]) -> list[Any]:
-            shipped = [TieringTask.from_json(task.to_json()) for task in tasks]
+            """As on executors: what goes there and comes back is JSON."""
+            shipped = [TieringTask.from_json(json.loads(json.dumps(task.to_json()))) for task in tasks]
             found = [run_task(self.storage, {}, self.world, task) for task in shipped]
             if before_commit is not None:
                 before_commit()
-            return found
+            texts = [[json.dumps(file.to_json()) for file in files] for files in found]
+            return [[LakeFile.from_json(json.loads(text)) for text in files] for files in texts]
 
         return TieringJob(self.log, self.lake(), world=self.world, **options).run(run)
 

@@ -76,6 +76,23 @@ def test_every_reader_sees_the_current_rows(duck, tmp_path, shape, before_images
     assert live_deletes(table.lake())
 
 
+def test_a_lake_without_rows(duck, tmp_path):
+    """A first round whose changes take each other away, and rows that all go."""
+    table = KeyedTable(LocalStorage(str(tmp_path / "wh"), fsync=False), sim_world())
+    path = str(tmp_path / "wh/lake/d/t")
+    table.change([(1, "x", 0)])
+    table.change([], [(1,)])
+    table.tier()
+    agree(duck, path, table)
+    table.change([(i, "x", 0) for i in range(5)])
+    table.tier()
+    table.change([], list(table.rows))
+    table.tier()
+    agree(duck, path, table)
+    table.lake().compact()
+    agree(duck, path, table)
+
+
 def agree(duck: duckdb.DuckDBPyConnection, path: str, table: KeyedTable) -> None:
     expected, names = table.expected(), table.state.schema
     assert table.lake_rows() == expected

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import threading
+import time
 import warnings
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.expressions import EqualTo
@@ -17,6 +21,7 @@ from pyiceberg.expressions import EqualTo
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
 from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake import iceberg_compact_keyed
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -219,3 +224,42 @@ def test_histories(name, before_images, steps):
     mine = {key: rows for key, rows in history.held.items() if rows}
     assert history.shape.foreign or mine == {key: [row] for key, row in table.rows.items()}
     assert rows_of(table.lake().to_arrow(table.lake().plan_read()), table.state.schema)[:0] == []
+
+
+@pytest.mark.slow
+def test_services_at_once():
+    """A writer, two tiering services, and a compactor that also expires."""
+    storage = MemoryStorage(World())
+    writer = KeyedTable(storage, World(), bucket_key="id", num_buckets=2)
+    writer.change([(i, "first", i) for i in range(200)])
+    writer.tier()
+    is_done = threading.Event()
+
+    def service(work):
+        table = KeyedTable(storage, World(), bucket_key="id", num_buckets=2)
+        times = 0
+        while not is_done.is_set():
+            with suppress(CommitConflictError):
+                work(table)
+                times += 1
+        return times
+
+    def maintain(table):
+        table.lake().compact()
+        table.lake().expire(keep_last=1, keep_ms=-60_000)
+
+    with always_compacting(), ThreadPoolExecutor(3) as pool:
+        services = [pool.submit(service, work) for work in (KeyedTable.tier, KeyedTable.tier, maintain)]
+        rng = random.Random(3)
+        try:
+            for number in range(40):
+                writer.change([(rng.randrange(300), f"round {number}", number) for _ in range(20)])
+                writer.change([], rng.sample(sorted(writer.rows), 5))
+                time.sleep(0.02)
+        finally:
+            is_done.set()
+        assert all(future.result(120) for future in services)
+    writer.log.refresh()
+    writer.tier()
+    assert writer.lake_rows() == writer.foreign_rows() == writer.expected()
+    assert writer.lake().newest().offsets == writer.state.ends
