@@ -10,7 +10,7 @@ from unittest import mock
 
 from streamhouse_spark import pin
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake import iceberg_commit, iceberg_round, tiering
+from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, tiering
 from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import write_checkpoint
@@ -306,7 +306,7 @@ def rounds_do_not_notice_a_truncation() -> Iterator[None]:
 
 @plant
 def lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
-    with patched((iceberg_commit._SnapshotBuilder, "_emptied", lambda _, manifests: (manifests, []))):
+    with patched((iceberg_snapshot.SnapshotBuilder, "_emptied", lambda _, manifests: (manifests, []))):
         yield
 
 

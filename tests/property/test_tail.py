@@ -19,6 +19,12 @@ KEYS = {
 }
 
 
+@given(keys=st.sets(st.binary(min_size=1, max_size=3)), low=st.binary(max_size=3), high=st.binary(max_size=3))
+def test_whether_a_key_lies_between_two_beginnings(keys, low, high):
+    found = KeySet(pa.array(sorted(keys), pa.binary())).reaches(low, high)
+    assert found == any(key >= low and (key <= high or key.startswith(high)) for key in keys)
+
+
 @st.composite
 def changelogs(draw, keys):
     """Changes as writers make them, and the rows after each."""

@@ -35,19 +35,12 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
                 f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or leave "
                 "the table out",
             )
-    if not tables:
-        chosen = [table for table in chosen if not table.state.primary_key]
     run_tasks = spark_tasks(spark, connection)
     return {t.name: tier_table(t, run_tasks) for t in chosen if t.properties.datalake_enabled}
 
 
 def tier_table(table: Table, run_tasks: RunTasks) -> TieringReport:
     """Tier every row of one table that was committed before the call."""
-    if table.state.primary_key:
-        raise InvalidOptionError(
-            f"table {table.name} has a primary key, and such tables are not tiered yet; set table.datalake.enabled to "
-            "false"
-        )
     return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
 
 

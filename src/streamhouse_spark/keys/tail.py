@@ -6,6 +6,7 @@ Memory is bounded by the range, not by the bucket.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,11 @@ class KeySet:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def reaches(self, low: bytes, high: bytes) -> bool:
+        """Whether a key lies between two beginnings of keys, those that begin with ``high`` included."""
+        place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
+        return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
     def holds(self, keys: pa.BinaryArray) -> Bools:
         """For each of these keys whether it is one of the set."""

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.lake.live_files import DeletedRows, LiveFile, bytes_of, text_of
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 
@@ -59,10 +59,11 @@ class LakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A data file that was written and is not yet, or already, part of the table.
+    """A data file, or a file of deleted positions, that was written and is not yet, or already, part of the table.
 
-    ``partition`` holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the
-    statistics by field id, bounds in the lake's binary form.
+    ``offsets`` are those of its rows; with a primary key, those of the changes that it was written from. ``partition``
+    holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the statistics by
+    field id, bounds in the lake's binary form.
     """
 
     location: str
@@ -75,6 +76,8 @@ class LakeFile:
     partition: tuple[bytes | None, ...]
     columns: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
     split_offsets: tuple[int, ...] = ()
+    deletes: DeletedRows | None = None
+    """None for a data file."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,12 +88,13 @@ class LakeFile:
             "size_bytes": self.size_bytes,
             "schema_id": self.schema_id,
             "spec_id": self.spec_id,
-            "partition": [_text_of(value) for value in self.partition],
+            "partition": [text_of(value) for value in self.partition],
             "columns": {
-                name: {str(i): _text_of(v) if isinstance(v, bytes) else v for i, v in values.items()}
+                name: {str(i): text_of(v) if isinstance(v, bytes) else v for i, v in values.items()}
                 for name, values in self.columns.items()
             },
             "split_offsets": list(self.split_offsets),
+            "deletes": self.deletes.to_json() if self.deletes else None,
         }
 
     @classmethod
@@ -103,12 +107,13 @@ class LakeFile:
             size_bytes=value["size_bytes"],
             schema_id=value["schema_id"],
             spec_id=value["spec_id"],
-            partition=tuple(_bytes_of(text) for text in value["partition"]),
+            partition=tuple(bytes_of(text) for text in value["partition"]),
             columns={
-                name: {int(i): _bytes_of(v) if isinstance(v, str) else v for i, v in values.items()}
+                name: {int(i): bytes_of(v) if isinstance(v, str) else v for i, v in values.items()}
                 for name, values in value["columns"].items()
             },
             split_offsets=tuple(value["split_offsets"]),
+            deletes=DeletedRows.from_json(value["deletes"]) if value["deletes"] else None,
         )
 
 
@@ -124,6 +129,8 @@ class LakeSplit:
     row_groups: tuple[int, int] | None = None
     position_deletes: tuple[str, ...] = ()
     """Files that name deleted rows by position. Only other engines write them into log tables."""
+    bucket: int | None = None
+    """None where the file's partition does not say it."""
 
     @property
     def is_plain(self) -> bool:
@@ -137,6 +144,7 @@ class LakeSplit:
             "num_rows": self.num_rows,
             "row_groups": self.row_groups,
             "position_deletes": list(self.position_deletes),
+            "bucket": self.bucket,
         }
 
     @classmethod
@@ -148,6 +156,7 @@ class LakeSplit:
             value["num_rows"],
             (groups[0], groups[1]) if groups is not None else None,
             tuple(value["position_deletes"]),
+            value["bucket"],
         )
 
 
@@ -197,6 +206,13 @@ class WriteContext:
     """The table's schema: what the log's batches have."""
     target_file_bytes: int
     lake: Mapping[str, Any]
+    primary_key: tuple[str, ...] = ()
+    """The key's columns; none for a table of a log."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """Where the key's columns stand in the schema."""
+        return tuple(self.schema.names.index(name) for name in self.primary_key)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -204,12 +220,17 @@ class WriteContext:
             "schema": self.schema.to_json(),
             "target_file_bytes": self.target_file_bytes,
             "lake": dict(self.lake),
+            "primary_key": list(self.primary_key),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WriteContext:
         return cls(
-            value["table_uuid"], TableSchema.from_json(value["schema"]), value["target_file_bytes"], value["lake"]
+            value["table_uuid"],
+            TableSchema.from_json(value["schema"]),
+            value["target_file_bytes"],
+            value["lake"],
+            tuple(value["primary_key"]),
         )
 
 
@@ -261,7 +282,16 @@ class LakeTable(Protocol):
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
 
-    def write_context(self) -> WriteContext: ...
+    def write_context(self) -> WriteContext:
+        """What a round that begins now has to know. With a primary key it is of the current snapshot, and only for it:
+        once the lake has another one, what was written by it can no longer be committed.
+        """
+
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
+        """For each of the buckets the data files of the context's snapshot that may hold its rows.
+
+        Raises `CommitConflictError` when that snapshot was expired meanwhile.
+        """
 
     def write_files(
         self,
@@ -288,10 +318,13 @@ class LakeTable(Protocol):
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
 
+        With a primary key, files of deleted positions come among the others, and take the place of those they replace.
+
         ``starts`` are where the log's table begins. Where the lake's are others, the table was truncated: the same
         snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
 
-        Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved,
+        Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved, or, with
+        a primary key, when the current snapshot is not the one that the context is of,
         `LakeRolledBackError`, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
 
@@ -324,7 +357,8 @@ class LakeTable(Protocol):
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows of a log range, (base offset, rows) in offset order.
 
-        Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly.
+        Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
+        a table with a primary key never do, they hold current rows and not changes.
         """
 
     def metadata_table(self, name: str) -> pa.Table:
@@ -341,11 +375,3 @@ class LakeTable(Protocol):
         """Delete metadata versions that were superseded more than a day ago; returns what they were."""
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport: ...
-
-
-def _text_of(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()
-
-
-def _bytes_of(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -28,6 +28,7 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
@@ -41,8 +42,9 @@ from streamhouse_spark.lake.iceberg_read import (
     require_snapshot,
     snapshot_schema,
 )
-from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, write_context
+from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, planned_files, write_context
 from streamhouse_spark.lake.iceberg_write import write_files
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_offsets, read_split, read_whole
 from streamhouse_spark.lake.scan_files import LakeScan
@@ -134,6 +136,9 @@ class IcebergLake:
     def write_context(self) -> WriteContext:
         return write_context(self.place)
 
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
+        return planned_files(self.place, context, buckets)
+
     def write_files(
         self,
         context: WriteContext,
@@ -177,7 +182,8 @@ class IcebergLake:
         how = projection(lake, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        splits = plan_splits(table, snapshot, iceberg_filter(predicates, lake, metadata.schema()))
+        row_filter = iceberg_filter(predicates, lake, metadata.schema())
+        splits = plan_splits(table, snapshot, row_filter, self.place.spec.num_buckets)
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
     def scan_files(
@@ -208,6 +214,12 @@ class IcebergLake:
     def read_offsets(
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if self.place.spec.primary_key:
+            raise OffsetsTrimmedError(
+                f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
+                "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
+                "failOnDataLoss=false to skip them"
+            )
         plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
         splits = [s for s in plan.splits if not s.position_deletes and _may_hold(s.location, bucket, wanted)]
         locations = list(dict.fromkeys(split.location for split in splits))
@@ -233,7 +245,8 @@ class IcebergLake:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
-        report, snapshot_id = compact(self.place, dry_run=dry_run)
+        work = compact_keyed if self.place.spec.primary_key else compact
+        report, snapshot_id = work(self.place, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,15 @@ from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.files import CountingSink, FileAccess, parquet_sink
 from streamhouse_spark.lake.iceberg_schema import file_schema, partition_record, partition_types
 from streamhouse_spark.lake.offset_runs import OffsetRuns
-from streamhouse_spark.lake.parquet_read import BUCKET_KEY, FIELD_IDS_KEY, OFFSETS_KEY, TABLE_KEY, field_ids_text
+from streamhouse_spark.lake.parquet_read import (
+    BUCKET_KEY,
+    FIELD_IDS_KEY,
+    OFFSETS_KEY,
+    SORTED_BY_KEY,
+    TABLE_KEY,
+    field_ids_text,
+)
+from streamhouse_spark.model import OffsetRange
 
 PATH_PART_CHARS_MAX = 150
 ROW_GROUP_ROWS_MAX = 1 << 20
@@ -43,6 +51,8 @@ class WriteShape:
     properties: Mapping[str, str]
     planned_ms: int
     """When the round was planned, by the store's clock."""
+    snapshot_id: int | None = None
+    """The current snapshot then."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,6 +61,7 @@ class WriteShape:
             "data_location": self.data_location,
             "properties": dict(self.properties),
             "planned_ms": self.planned_ms,
+            "snapshot_id": self.snapshot_id,
         }
 
     @classmethod
@@ -61,6 +72,7 @@ class WriteShape:
             value["data_location"],
             value["properties"],
             value["planned_ms"],
+            value["snapshot_id"],
         )
 
     @cached_property
@@ -70,6 +82,9 @@ class WriteShape:
     @cached_property
     def partition_types(self) -> list[PrimitiveType]:
         return partition_types(self.spec, self.schema)
+
+    def field_ids(self, names: Sequence[str]) -> list[int]:
+        return [self.schema.find_field(name, case_sensitive=False).field_id for name in names]
 
     def directory(self, key: PartitionKey) -> str:
         if not key:
@@ -84,7 +99,8 @@ class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
     Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader
-    knows without opening it which offsets it can hold; the exact ones are in the footer.
+    knows without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have
+    no offsets in the lake: the name of their file holds only the end, and the footer says by what they are sorted.
     """
 
     def __init__(
@@ -94,8 +110,10 @@ class PartitionFile:
         files: FileAccess,
         bucket: int,
         key: PartitionKey,
+        offsets: OffsetRange,
         name_suffix: str,
     ) -> None:
+        self._offsets = offsets
         self._context = context
         self._shape = shape
         self._files = files
@@ -104,6 +122,7 @@ class PartitionFile:
         self._name_suffix = name_suffix
         self._rows: list[pa.RecordBatch] = []
         self._num_buffered = 0
+        self._num_rows = 0
         self.buffered_bytes = 0
         self._runs: list[OffsetRuns] = []
         self._stack = ExitStack()
@@ -124,13 +143,18 @@ class PartitionFile:
     def row_group_is_full(self) -> bool:
         return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
 
-    def add(self, rows: pa.RecordBatch, runs: OffsetRuns) -> int:
-        """Returns the bytes that now wait for their row group because of these rows."""
+    def add(self, rows: pa.RecordBatch, runs: OffsetRuns | None) -> int:
+        """``runs`` are the offsets of the rows, where they have some.
+
+        Returns the bytes that now wait for their row group because of these rows.
+        """
         num_bytes: int = rows.nbytes
         self._rows.append(rows)
         self._num_buffered += rows.num_rows
+        self._num_rows += rows.num_rows
         self.buffered_bytes += num_bytes
-        self._runs.append(runs)
+        if runs is not None:
+            self._runs.append(runs)
         if len(self._runs) >= 64:
             self._runs = [OffsetRuns.concat(self._runs)]
         return num_bytes
@@ -155,14 +179,20 @@ class PartitionFile:
 
     def _finished(self) -> LakeFile:
         self.write_row_group()
-        runs = OffsetRuns.concat(self._runs)
+        offsets, described = (
+            self._offsets,
+            {SORTED_BY_KEY: field_ids_text(self._shape.field_ids(self._context.primary_key))},
+        )
+        if not self._context.primary_key:
+            runs = OffsetRuns.concat(self._runs)
+            offsets, described = runs.range, {OFFSETS_KEY: runs.to_text()}
         writer = self._opened_writer()
         writer.add_key_value_metadata(
             {
                 TABLE_KEY: self._context.table_uuid,
                 BUCKET_KEY: str(self._bucket),
-                OFFSETS_KEY: runs.to_text(),
                 FIELD_IDS_KEY: field_ids_text(field.field_id for field in self._shape.schema.fields),
+                **described,
             }
         )
         with self._stack:
@@ -171,8 +201,8 @@ class PartitionFile:
         return LakeFile(
             location=self._location,
             bucket=self._bucket,
-            offsets=runs.range,
-            num_rows=runs.num_rows,
+            offsets=offsets,
+            num_rows=self._num_rows,
             size_bytes=self.size_bytes,
             schema_id=self._shape.schema.schema_id,
             spec_id=self._shape.spec.spec_id,
@@ -190,8 +220,8 @@ class PartitionFile:
 
     def _opened_writer(self) -> pq.ParquetWriter:
         if self._writer is None:
-            first = self._runs[0].range.start
-            name = f"{self._bucket:05d}-{first:020d}-{self._name_suffix}.parquet"
+            first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
+            name = "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])
             self._location = f"{self._shape.directory(self.key)}/{name}"
             self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
             self._writer = pq.ParquetWriter(

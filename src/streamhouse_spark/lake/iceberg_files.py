@@ -14,11 +14,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg_schema import is_stored_as, plain_type
+from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 
 _WIDTHS_BYTES: Mapping[type[ice.IcebergType], int] = {
@@ -73,30 +73,27 @@ def _scan_file(
 def _partition(
     file: DataFile, spec: PartitionSpec, lake: Schema, num_buckets: int
 ) -> tuple[int | None, dict[str, Any]]:
-    bucket: int | None = None
     values: dict[str, Any] = {}
     names = {f.field_id: f.name for f in lake.fields}
     for position, part in enumerate(spec.fields):
         value = file.partition[position]
         if isinstance(part.transform, IdentityTransform) and part.source_id in names:
             values[names[part.source_id]] = value
-        elif isinstance(part.transform, BucketTransform) and part.transform.num_buckets == num_buckets:
-            bucket = 0 if value is None else int(value)
-    return bucket, values
+    return bucket_of(spec, file.partition, num_buckets), values
 
 
 def _statistics(file: DataFile, field: ice.NestedField) -> ColumnStatistics:
     found = field.field_id
     return ColumnStatistics(
-        _decoded(field.field_type, (file.lower_bounds or {}).get(found)),
-        _decoded(field.field_type, (file.upper_bounds or {}).get(found)),
+        decoded_bound(field.field_type, (file.lower_bounds or {}).get(found)),
+        decoded_bound(field.field_type, (file.upper_bounds or {}).get(found)),
         (file.null_value_counts or {}).get(found),
         (file.value_counts or {}).get(found),
         (file.nan_value_counts or {}).get(found),
     )
 
 
-def _decoded(field_type: ice.IcebergType, data: bytes | None) -> Any:
+def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
     """The bound as a value; None where it was written for another type of the column, or cannot be read."""
     width = _WIDTHS_BYTES.get(type(field_type))
     if data is None or (width is not None and len(data) != width):

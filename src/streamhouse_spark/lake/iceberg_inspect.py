@@ -13,7 +13,7 @@ from pyiceberg.table.inspect import InspectTable
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidNameError
-from streamhouse_spark.lake.iceberg_io import lake_metadata
+from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.schema import canonical_type
 
 METADATA_TABLES: Final = (
@@ -42,9 +42,22 @@ def metadata_table(table: Table, name: str) -> pa.Table:
         raise InvalidNameError(
             f"no metadata table '{name}' on an Iceberg table; {hint}There are {', '.join(METADATA_TABLES)}"
         )
-    read = getattr(_Inspect(table), name)
     with lake_metadata(table.location()):
-        return _for_spark(read())
+        if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
+            table = _without_snapshots(table)
+        return _for_spark(getattr(_Inspect(table), name)())
+
+
+def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
+    """A snapshot whose changes took each other away has none, which pyiceberg's tables of files do not expect."""
+    head = table.metadata.current_snapshot()
+    snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
+    return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
+
+
+def _without_snapshots(table: Table) -> Table:
+    emptied = table.metadata.model_copy(update={"snapshots": [], "current_snapshot_id": None, "refs": {}})
+    return Table(table.name(), emptied, table.metadata_location, table.io, table.catalog)
 
 
 class _Inspect(InspectTable):

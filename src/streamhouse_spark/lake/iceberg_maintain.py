@@ -27,7 +27,7 @@ from streamhouse_spark.lake.base import (
     WriteContext,
 )
 from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import (
@@ -40,6 +40,7 @@ from streamhouse_spark.lake.iceberg_offsets import (
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.iceberg_write import rewrite_files
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange
@@ -58,7 +59,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    _require_known_columns(place, table)
+    require_known_columns(place, table)
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     with lake_metadata(table.location()):
@@ -83,7 +84,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
 
 
-def _require_known_columns(place: IcebergPlace, table: Table) -> None:
+def require_known_columns(place: IcebergPlace, table: Table) -> None:
     """Files are written again in the table's columns: others would be lost."""
     unknown = [field.name for field in table.schema().fields if place.spec.schema.find(field.name) is None]
     if unknown:
@@ -185,10 +186,15 @@ def compaction_change(
         raise CommitConflictError(
             f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
         )
+    summary = carried_offsets(metadata)
+    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(summary))
+
+
+def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
+    """The summary of a snapshot that holds what the current one does."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    summary = {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
-    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(offsets))
+    return {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:

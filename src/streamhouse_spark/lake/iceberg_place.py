@@ -60,6 +60,8 @@ class LakeTableSpec:
     bucket_key: tuple[str, ...]
     num_buckets: int
     target_file_bytes: int = TARGET_FILE_BYTES
+    primary_key: tuple[str, ...] = ()
+    """Names of columns of the schema."""
 
 
 class IcebergPlace:
@@ -94,7 +96,7 @@ class IcebergPlace:
         return place
 
     def create_or_adopt(self) -> None:
-        schema = iceberg_schema(self.spec.schema)
+        schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
         table: Table | None = None
@@ -112,7 +114,7 @@ class IcebergPlace:
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
             lake = evolved_schema(table.metadata, self.spec.schema) if is_own else table.schema()
-            found = differences(table.metadata, lake, self.spec.schema, spec, schema)
+            found = differences(table.metadata, lake, self.spec.schema, spec, schema, self.spec.primary_key)
             if found:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "

@@ -30,7 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, lake_schema
 from streamhouse_spark.lake.scan_files import row_group_parts
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -81,9 +81,14 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[LakeSplit]:
+def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression, num_buckets: int) -> list[LakeSplit]:
     """The data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
-    return [split for task in plan_tasks(table, snapshot, row_filter) for split in _splits(task, table.location())]
+    specs = table.metadata.specs()
+    tasks = plan_tasks(table, snapshot, row_filter)
+    buckets = (bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets) for task in tasks)
+    return [
+        split for task, bucket in zip(tasks, buckets, strict=True) for split in _splits(task, table.location(), bucket)
+    ]
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[FileScanTask]:
@@ -111,15 +116,15 @@ def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) 
     return tasks
 
 
-def _splits(task: FileScanTask, location: str) -> list[LakeSplit]:
+def _splits(task: FileScanTask, location: str, bucket: int | None) -> list[LakeSplit]:
     file = task.file
     deletes = tuple(sorted(position_deletes(delete, location) for delete in task.delete_files))
     groups = row_group_parts(file.file_size_in_bytes, file.split_offsets or ())
     if groups is None:
-        return [LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count, None, deletes)]
+        return [LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count, None, deletes, bucket)]
     rows_per_byte = file.record_count / file.file_size_in_bytes
     return [
-        LakeSplit(file.file_path, size_bytes, round(size_bytes * rows_per_byte), part, deletes)
+        LakeSplit(file.file_path, size_bytes, round(size_bytes * rows_per_byte), part, deletes, bucket)
         for part, size_bytes in groups
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
@@ -10,10 +10,13 @@ from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
-from streamhouse_spark.lake.iceberg_commit import Change, commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg_commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_live import live_files
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_text
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
+from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parallel import in_parallel
 
 
@@ -34,8 +37,27 @@ def write_context(place: IcebergPlace) -> WriteContext:
     place.require_owner(table.metadata)
     data = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
-    shape = WriteShape(table.schema(), table.spec(), data.rstrip("/"), properties, place.storage.now_ms())
-    return WriteContext(place.spec.table_uuid, place.spec.schema, place.spec.target_file_bytes, shape.to_json())
+    head = table.metadata.current_snapshot_id
+    shape = WriteShape(table.schema(), table.spec(), data.rstrip("/"), properties, place.storage.now_ms(), head)
+    spec = place.spec
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+
+
+def planned_files(
+    place: IcebergPlace, context: WriteContext, buckets: Collection[int]
+) -> dict[int, tuple[LiveFile, ...]]:
+    """See `LakeTable.live_files`."""
+    shape = WriteShape.from_json(context.lake)
+    if shape.snapshot_id is None:
+        return dict.fromkeys(buckets, ())
+    table = place.require()
+    snapshot = table.metadata.snapshot_by_id(shape.snapshot_id)
+    if snapshot is None:
+        raise CommitConflictError(
+            f"lake table {table.location()}: snapshot {shape.snapshot_id}, which this round began with, was expired; "
+            "plan again"
+        )
+    return live_files(table, snapshot, shape.field_ids(context.primary_key), buckets, place.spec.num_buckets)
 
 
 def commit_round(
@@ -49,7 +71,10 @@ def commit_round(
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    _require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    is_keyed = bool(place.spec.primary_key)
+    if not is_keyed:
+        _require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     shape = WriteShape.from_json(context.lake)
     summary = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
 
@@ -57,14 +82,26 @@ def commit_round(
         place.require_owner(metadata)
         require_shape(metadata, shape)
         _require_offsets(metadata, expected, place.spec.table_uuid)
+        if is_keyed:
+            require_snapshot_as_planned(metadata, shape.snapshot_id)
         require_written(place, metadata, files, shape)
         if not is_truncated or metadata.current_snapshot() is None:
-            return Change(Operation.APPEND, added=files, summary=summary)
+            operation = Operation.OVERWRITE if any(file.deletes for file in files) else Operation.APPEND
+            return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts))
+
+
+def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
+    """Nothing was committed since positions were looked up: rows may have moved to other files, or be deleted."""
+    if metadata.current_snapshot_id != planned:
+        raise CommitConflictError(
+            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
+            f"up in snapshot {planned}; plan again"
+        )
 
 
 def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:

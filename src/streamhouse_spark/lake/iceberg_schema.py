@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 from pyiceberg import types as ice
@@ -50,8 +50,13 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
 }
 
 
-def iceberg_schema(schema: TableSchema) -> Schema:
-    """The Iceberg schema of a new lake table: the same columns in the same order."""
+def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
+    """The Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
+
+    Iceberg has no identifier of floating point: such a key is not told to other engines.
+    """
+    keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
+    is_told = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
     nested_ids = itertools.count(len(schema.columns) + 1)
     return Schema(
         *(
@@ -63,7 +68,8 @@ def iceberg_schema(schema: TableSchema) -> Schema:
                 doc=column.comment,
             )
             for position, column in enumerate(schema.columns, start=1)
-        )
+        ),
+        identifier_field_ids=keys if is_told else [],
     )
 
 
@@ -186,10 +192,29 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
     return [cast("ice.PrimitiveType", field.field_type) for field in spec.partition_type(schema).fields]
 
 
+def internal_value(dictionary: pa.Array, index: int) -> Any:
+    """The value as Iceberg keeps it: days and microseconds as integers."""
+    value = dictionary[index]
+    if pa.types.is_date32(value.type):
+        return value.cast(pa.int32()).as_py()
+    if pa.types.is_timestamp(value.type):
+        return value.cast(pa.int64()).as_py()
+    return value.as_py()
+
+
 def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes | None]) -> Record:
     """A partition from its values in Iceberg's binary form."""
     types = partition_types(spec, schema)
     return Record(*(None if v is None else from_bytes(t, v) for t, v in zip(types, values, strict=True)))
+
+
+def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int) -> int | None:
+    """The bucket that all rows of a file have; None where its partition does not say it."""
+    for position, field in enumerate(spec.fields):
+        if isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets:
+            value = partition[position]
+            return 0 if value is None else int(value)
+    return None
 
 
 def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
@@ -200,7 +225,12 @@ def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 
 
 def differences(
-    metadata: TableMetadata, lake: Schema, schema: TableSchema, spec: PartitionSpec, spec_schema: Schema
+    metadata: TableMetadata,
+    lake: Schema,
+    schema: TableSchema,
+    spec: PartitionSpec,
+    spec_schema: Schema,
+    primary_key: Collection[str] = (),
 ) -> list[str]:
     """What keeps the lake table, with the columns ``lake``, from being the one for ``schema``; empty when it fits."""
     found = []
@@ -217,6 +247,8 @@ def differences(
             found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
         if field.required and column.nullable:
             found.append(f"column '{column.name}' is required, expected optional")
+        if column.name in primary_key and not field.required:
+            found.append(f"column '{column.name}' of the primary key is optional, expected required")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     here, expected_here = described_spec(metadata.spec(), lake), described_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:

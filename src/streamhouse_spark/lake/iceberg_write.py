@@ -1,6 +1,7 @@
 """Data files: rows of one bucket become Parquet files per partition value, straight from Arrow.
 
 Rows keep their offset order within a file, and the footer says which offsets they have (`BUCKET_KEY`, `OFFSETS_KEY`).
+Rows with a primary key are in the order of their keys instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_data_file import PartitionFile, PartitionKey, WriteShape
+from streamhouse_spark.lake.iceberg_schema import internal_value
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet_read import OffsetFile
 from streamhouse_spark.model import OffsetRange
@@ -79,6 +81,24 @@ def rewrite_files(
             runs = file.runs.rows(position, position + batch.num_rows)
             for key, rows, positions in splitter.split(batch):
                 writer.add(key, rows, runs if positions is None else OffsetRuns.of(runs.offsets()[positions]))
+        return writer.close()
+
+
+def write_rows(
+    context: WriteContext,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    batches: Iterable[pa.RecordBatch],
+) -> list[LakeFile]:
+    """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those that they come from."""
+    shape = WriteShape.from_json(context.lake)
+    splitter = _Splitter(shape, context.schema.arrow, bucket)
+    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+        for batch in batches:
+            for key, rows, _ in splitter.split(batch):
+                writer.add(key, rows, None)
         return writer.close()
 
 
@@ -146,7 +166,7 @@ class _Splitter:
                 is_null = dictionary is not None and dictionary[index].as_py() == 1
                 parts.append(None if is_null else to_bytes(field_type, self._bucket))
             else:
-                value = _internal_value(dictionary, index)
+                value = internal_value(dictionary, index)
                 parts.append(None if value is None else to_bytes(field_type, value))
         return tuple(reversed(parts))
 
@@ -160,16 +180,6 @@ class _Splitter:
             column = batch.column(field.name)
             columns.append(column if column.type.equals(field.type) else column.cast(field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _internal_value(dictionary: pa.Array, index: int) -> Any:
-    """The value as Iceberg keeps it: days and microseconds as integers."""
-    value = dictionary[index]
-    if pa.types.is_date32(value.type):
-        return value.cast(pa.int32()).as_py()
-    if pa.types.is_timestamp(value.type):
-        return value.cast(pa.int64()).as_py()
-    return value.as_py()
 
 
 class _BucketWriter:
@@ -192,7 +202,7 @@ class _BucketWriter:
         self._files = files
         self._ids = ids
         self._bucket = bucket
-        self._end_offset = offsets.end
+        self._offsets = offsets
         self._waiting: dict[PartitionKey, PartitionFile] = {}
         self._written: list[LakeFile] = []
         self._buffered_bytes = 0
@@ -206,7 +216,7 @@ class _BucketWriter:
             file.abandon(exc)
         self._waiting.clear()
 
-    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns) -> None:
+    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None) -> None:
         file = self._waiting.pop(key, None) or self._opened(key)
         self._waiting[key] = file  # the most recently used is last
         self._buffered_bytes += file.add(rows, runs)
@@ -224,8 +234,8 @@ class _BucketWriter:
         return self._written
 
     def _opened(self, key: PartitionKey) -> PartitionFile:
-        suffix = f"{self._end_offset:020d}-{self._ids.new_uuid()}"
-        return PartitionFile(self._context, self._shape, self._files, self._bucket, key, suffix)
+        suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
+        return PartitionFile(self._context, self._shape, self._files, self._bucket, key, self._offsets, suffix)
 
     def _relieve(self) -> None:
         """Write the largest row groups there are, until half of the room is free again."""

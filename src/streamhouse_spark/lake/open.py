@@ -37,6 +37,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         partition_by=state.partition_by,
         bucket_key=properties.bucket_key,
         num_buckets=state.num_buckets,
+        primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
     )
     return IcebergLake(storage, spec, settings=settings, world=world)
 

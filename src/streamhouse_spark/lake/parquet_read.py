@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.model import OffsetRange
 
@@ -22,6 +23,10 @@ TABLE_KEY = "streamhouse.table"
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 FIELD_IDS_KEY = "streamhouse.field-ids"
+SORTED_BY_KEY = "streamhouse.sorted-by"
+"""Field ids of the primary key, whose order the rows of the file have."""
+DELETED_KEY = "streamhouse.deleted"
+"""How many positions a file of deleted positions has: nothing else checks its footer, and fewer would be more rows."""
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
@@ -51,13 +56,13 @@ def _read(
         columns = _FileColumns(file, split.location, projection)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         _require_rows(file, split, groups)
-        deleted = _deleted_positions(files, split)
-        position = _rows_before(file, groups) if len(deleted) else 0
+        deleted = deleted_positions(files, split.location, split.position_deletes)
+        position = _rows_before(file, groups)
         for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
             rows = columns.project(batch)
-            if len(deleted):
-                rows = rows.filter(_kept(deleted, position, rows.num_rows))
-                position += batch.num_rows
+            kept = _kept(deleted, position, rows.num_rows)
+            position += rows.num_rows
+            rows = rows if kept is None else rows.filter(kept)
             # As a table: pyarrow's filter of a record batch fails where no row is left.
             left = [rows] if filter is None else pa.Table.from_batches([rows]).filter(filter).to_batches()
             yield from (part for part in left if part.num_rows)
@@ -70,13 +75,32 @@ def read_numbered(
     with _opened(files, split.location) as file:
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         position = _rows_before(file, groups)
-    deleted = _deleted_positions(files, split)
+    deleted = deleted_positions(files, split.location, split.position_deletes)
     for batch in _read(files, replace(split, position_deletes=()), projection, None, whole=False):
         kept = _kept(deleted, position, batch.num_rows)
-        numbers = np.arange(position, position + batch.num_rows)[kept.to_numpy(zero_copy_only=False)]
+        numbers = np.arange(position, position + batch.num_rows)
         position += batch.num_rows
-        if len(numbers):
-            yield numbers, batch.filter(kept)
+        if kept is None:
+            yield numbers, batch
+        elif kept.true_count:
+            yield numbers[kept.to_numpy(zero_copy_only=False)], batch.filter(kept)
+
+
+def read_row_groups(files: FileAccess, file: LiveFile, projection: LakeProjection) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that are not deleted, in its order; memory is bounded by one row group."""
+    with _opened(files, file.location) as opened:
+        _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
+        num_groups = opened.num_row_groups
+    for group in range(num_groups):
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, (group, group + 1), file.deletes)
+        yield from read_split(files, split, projection)
+
+
+def sorted_by(files: FileAccess, location: str) -> str | None:
+    """The field ids by which the file says that its rows are sorted; None for a file that another engine wrote."""
+    with _opened(files, location) as file:
+        found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
+    return None if found is None else str(found, "utf-8", "replace")
 
 
 def _rows_before(file: pq.ParquetFile, groups: range) -> int:
@@ -145,10 +169,15 @@ def _width_bits(data_type: pa.DataType) -> int:
         return 1 << 20
 
 
-def _opened(files: FileAccess, location: str) -> pq.ParquetFile:
+def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Opens the file; each page that has a checksum is verified, as all have that we write."""
     try:
-        return pq.ParquetFile(files.open_input(location), pre_buffer=True, page_checksum_verification=True)
+        return pq.ParquetFile(
+            files.open_input(location),
+            pre_buffer=True,
+            page_checksum_verification=True,
+            read_dictionary=list(dictionaries),
+        )
     except ObjectNotFoundError as error:
         raise _expired(location) from error
     except _DAMAGE as error:
@@ -188,19 +217,51 @@ def _damaged(location: str, error: Exception) -> CorruptDataError:
 # -- deleted positions ------------------------------------------------------------------------------------------------
 
 
-def _deleted_positions(files: FileAccess, split: LakeSplit) -> npt.NDArray[np.int64]:
-    """Row numbers of the split's file that position delete files name, ascending."""
-    found = []
-    for location in split.position_deletes:
-        with _opened(files, location) as file:
-            table = file.read(columns=["file_path", "pos"])
-        mine = table.filter(pc.equal(table["file_path"].cast(pa.string()), split.location))
-        found.append(mine["pos"].cast(pa.int64()).to_numpy())
+def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Row numbers of a data file that files of deleted positions name, ascending, each once."""
+    found = [_positions_in(files, delete, location) for delete in deletes]
+    if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
+        return found[0]
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
-def _kept(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> pa.Array:
+def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
+    try:
+        with _opened(files, delete, dictionaries=("file_path",)) as file:
+            is_own = _names_only(file, location)
+            table = file.read(columns=["pos"] if is_own else ["file_path", "pos"])
+            written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+        if not is_own:
+            paths = table["file_path"].combine_chunks()
+            which = pc.index_in(pa.array([location]), paths.dictionary)[0].as_py()
+            table = table.filter(pc.equal(paths.indices, -1 if which is None else which))
+        positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
+    except ObjectNotFoundError as error:
+        raise _expired(delete) from error
+    except (*_DAMAGE, KeyError) as error:
+        raise _damaged(delete, error) from error
+    if written is not None and written != str(len(positions)).encode():
+        raise CorruptDataError(
+            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it"
+        )
+    return positions
+
+
+def _names_only(file: pq.ParquetFile, location: str) -> bool:
+    """Whether the footer says that all positions are of this one data file."""
+    place = file.schema_arrow.get_field_index("file_path")
+    for i in range(file.num_row_groups):
+        found = file.metadata.row_group(i).column(place).statistics
+        if found is None or not found.has_min_max or not found.min == found.max == location:
+            return False
+    return True
+
+
+def _kept(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> pa.Array | None:
+    """Which of these rows are not deleted; None for all of them."""
     first, last = np.searchsorted(deleted, [position, position + num_rows])
+    if first == last:
+        return None
     mask = np.ones(num_rows, dtype=bool)
     mask[deleted[first:last] - position] = False
     return pa.array(mask)

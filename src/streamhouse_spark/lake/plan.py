@@ -8,12 +8,15 @@ from typing import Any
 
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeSnapshot, WriteContext
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
 """Hot bytes of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
+KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
+"""The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class TieringTask:
 
     split: LogSplit
     context: WriteContext
+    live: tuple[LiveFile, ...] = ()
+    """Where the lake may hold older rows of the same keys."""
 
     @property
     def bucket(self) -> int:
@@ -32,11 +37,13 @@ class TieringTask:
         return self.split.offsets
 
     def to_json(self) -> dict[str, Any]:
-        return {"split": self.split.to_json(), "context": self.context.to_json()}
+        live = [file.to_json() for file in self.live]
+        return {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
-        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]))
+        live = tuple(LiveFile.from_json(file) for file in value["live"])
+        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live)
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
@@ -65,20 +72,28 @@ def plan_tiering(
     *,
     table: str,
     bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+    cuts_segments: bool = False,
 ) -> dict[int, OffsetRange]:
     """The next offsets per bucket, from where the lake is towards ``targets``; buckets with nothing to do are absent.
 
-    A range ends between segments where it can, and goes at least one segment on. Raises `LakeRolledBackError` when the
-    log no longer has the rows that come next, `LakeMismatchError` when the lake is ahead of the log.
+    A range ends between segments where it can, and goes at least one segment on; with ``cuts_segments``, only as far
+    into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` when the log no longer has the rows
+    that come next, `LakeMismatchError` when the lake is ahead of the log.
     """
-    return {
-        bucket: offsets
-        for bucket, log in sorted(buckets.items())
-        if (offsets := _next_range(log, lake_offsets.get(bucket, 0), targets.get(bucket, 0), bytes_max, table, bucket))
-    }
+    found: dict[int, OffsetRange] = {}
+    for bucket, log in sorted(buckets.items()):
+        lake_offset = lake_offsets.get(bucket, 0)
+        _require_next(log, lake_offset, table, bucket)
+        offsets = _next_range(log, lake_offset, targets.get(bucket, 0), bytes_max)
+        if cuts_segments:
+            offsets = _cut(log, offsets, bytes_max)
+        if offsets:
+            found[bucket] = offsets
+    return found
 
 
-def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int, table: str, bucket: int) -> OffsetRange:
+def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
+    """The log has what comes next, and not less than the lake."""
     if lake_offset > log.end:
         raise LakeMismatchError(
             f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
@@ -89,6 +104,9 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int, t
             f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log begins at {log.start}: "
             "the rows between are in neither; roll the lake forward to its newest snapshot with offsets"
         )
+
+
+def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -> OffsetRange:
     end, num_bytes = lake_offset, 0
     for segment in log.segments:
         if segment.end_offset <= lake_offset:
@@ -98,6 +116,17 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int, t
         num_bytes += segment.size_bytes
         end = min(segment.end_offset, target)
     return OffsetRange(lake_offset, max(end, lake_offset))
+
+
+def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
+    """The range, or what of its first segment is not too large."""
+    first = next((s for s in log.segments if s.end_offset > offsets.start), None)
+    if first is None:
+        return offsets
+    num_rows = max(1, bytes_max * first.num_rows // max(first.size_bytes, 1))
+    if num_rows >= first.end_offset - offsets.start:
+        return offsets
+    return OffsetRange(offsets.start, min(offsets.end, offsets.start + num_rows))
 
 
 def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:

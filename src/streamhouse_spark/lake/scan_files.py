@@ -48,10 +48,12 @@ class ScanFile:
         """The file as work for readers of ours, in parts of whole row groups where it is large."""
         parts = row_group_parts(self.size_bytes, self.row_group_starts)
         if parts is None:
-            return [LakeSplit(self.location, self.size_bytes, self.num_rows, None, self.position_deletes)]
+            return [LakeSplit(self.location, self.size_bytes, self.num_rows, None, self.position_deletes, self.bucket)]
         rows_per_byte = self.num_rows / self.size_bytes
         return [
-            LakeSplit(self.location, size_bytes, round(size_bytes * rows_per_byte), part, self.position_deletes)
+            LakeSplit(
+                self.location, size_bytes, round(size_bytes * rows_per_byte), part, self.position_deletes, self.bucket
+            )
             for part, size_bytes in parts
         ]
 

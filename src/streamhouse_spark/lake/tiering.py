@@ -11,14 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, OffsetsTrimmedError, TableNotFoundError
-from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    LakeMismatchError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+)
+from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
 from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.plan import (
+    KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
     plan_tiering,
@@ -27,8 +36,10 @@ from streamhouse_spark.lake.plan import (
 )
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
 CONFLICTS_MAX = 20
@@ -43,6 +54,7 @@ class TieringReport:
 
     table: str
     rows: int
+    """Rows written. With a primary key, those that the changes left there."""
     files: int
     size_bytes: int
     snapshots: tuple[int, ...]
@@ -80,8 +92,9 @@ class TieringJob:
         while any(targets.values()):
             try:
                 finished = self._round(state, targets, run_tasks, done)
-            except (CommitConflictError, OffsetsTrimmedError):
-                # Somebody else tiered these rows, and perhaps trimmed them: look again where the lake is.
+            except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
+                # Somebody else tiered these rows, and perhaps trimmed them, or compacted and expired the files in
+                # which older rows were looked for: look again where the lake is.
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
@@ -92,7 +105,7 @@ class TieringJob:
         files = [file for _, written in done for file in written]
         return TieringReport(
             table=state.name,
-            rows=sum(file.num_rows for file in files),
+            rows=sum(file.num_rows for file in files if file.deletes is None),
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
             snapshots=tuple(snapshot.id for snapshot, _ in done),
@@ -121,11 +134,15 @@ class TieringJob:
             self._record(newest)
         offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
         begin = round_begin(state, newest)
-        planned = plan_tiering(state.buckets, begin, targets, table=state.name, bytes_max=self._bytes_per_bucket_max)
+        planned = self._planned(state, begin, targets)
         if not planned and state.begins_at(starts):
             return True
         context = self._lake.write_context()
-        tasks = [TieringTask(plan_range(state, bucket, wanted), context) for bucket, wanted in planned.items()]
+        live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
+        tasks = [
+            TieringTask(plan_range(state, bucket, wanted), context, live.get(bucket, ()))
+            for bucket, wanted in planned.items()
+        ]
         files = [file for written in run_tasks(tasks) for file in written]
         new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
         self._require_not_truncated_since(state)
@@ -136,6 +153,22 @@ class TieringJob:
             done.append((snapshot, files))
             self._record(snapshot)
         return False
+
+    def _planned(
+        self, state: TableState, begin: Mapping[int, int], targets: Mapping[int, int]
+    ) -> dict[int, OffsetRange]:
+        is_keyed, bytes_max = bool(state.primary_key), self._bytes_per_bucket_max
+        if is_keyed:
+            bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
+        return plan_tiering(
+            state.buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed
+        )
+
+    def _live_files(
+        self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]
+    ) -> Mapping[int, tuple[LiveFile, ...]]:
+        """Where older rows of the round's keys may be. There are none where the round drops all that the lake holds."""
+        return self._lake.live_files(context, list(planned)) if state.primary_key else {}
 
     def _fit_lake(self, state: TableState) -> None:
         """The lake table exists, with the columns of the state that the round is planned from."""
@@ -197,10 +230,22 @@ def _is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
     """Write one task's files; what an executor does. Durable when this returns, visible to nobody."""
+    if task.context.primary_key:
+        return _run_keyed_task(storage, settings, world, task)
     from streamhouse_spark.lake.iceberg_write import write_files
 
     files = lake_files(storage, settings, task.context.lake["data_location"])
     return write_files(task.context, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+
+
+def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+    from streamhouse_spark.lake.iceberg_keyed import write_changes
+
+    files_at = partial(lake_files, storage, settings)
+    written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
+    found = check_dense(read_split(storage, task.split, written), task.offsets)
+    changes = (part.batch for part in found)
+    return write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
 
 
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:

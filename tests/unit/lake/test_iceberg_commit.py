@@ -19,7 +19,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
-from streamhouse_spark.lake.iceberg_commit import ATTEMPTS_MAX, MANIFESTS_MIN_TO_MERGE
+from streamhouse_spark.lake.iceberg_commit import ATTEMPTS_MAX
+from streamhouse_spark.lake.iceberg_snapshot import MANIFESTS_MIN_TO_MERGE, SnapshotBuilder
 from streamhouse_spark.model import OffsetRange
 
 
@@ -310,3 +311,25 @@ def test_manifests_and_versions_stay_few(lake):
     assert (summary["total-records"], summary["total-data-files"]) == ("90", "45")
     entries = [e for m in manifests for e in m.fetch_manifest_entry(lake.place.load().io)]
     assert sorted(e.sequence_number for e in entries) == list(range(1, 46))
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_metadata_that_vanishes_while_a_snapshot_is_built(lake, memory, round_, monkeypatch, is_overtaken):
+    """Gone because others committed and expired: try again on top of theirs. Gone for no reason: damage."""
+    build, left = SnapshotBuilder.build, [1]
+
+    def vanished(self):
+        if left:
+            left.pop()
+            if is_overtaken:
+                _foreign_append(lake_of(memory), 100)
+            memory.delete(self._parent.manifest_list.removeprefix(memory.url + "/"))
+        return build(self)
+
+    monkeypatch.setattr(SnapshotBuilder, "build", vanished)
+    if is_overtaken:
+        assert round_().offsets == {0: 4}
+        assert _ids(lake) == [0, 1, 2, 3, 100, 101]
+    else:
+        with pytest.raises(CorruptDataError, match="metadata of its current snapshot"):
+            round_()

@@ -1,0 +1,61 @@
+"""Where rows with given keys stand in the data files of a lake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.tail import KeySet
+from streamhouse_spark.lake.base import LakeProjection, LakeSplit
+from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.parquet_read import deleted_positions, read_numbered
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of one data file that have one of the keys and were not deleted yet."""
+
+    file: LiveFile
+    deleted: Positions
+    """All row numbers that the file's own files of deleted positions are to name: the found ones and the older."""
+    num_found: int
+
+
+def find_rows(files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection) -> FoundRows | None:
+    """None where no row is left to delete. ``projection`` is of the key columns, in the order of the key.
+
+    Every row with one of the keys is found, however many there are: what another engine added twice goes, and what it
+    deleted is not missed. Memory is bounded by a batch and the deleted positions.
+    """
+    split = LakeSplit(file.location, file.size_bytes, file.num_rows)
+    hits = [_hits(numbers, rows, keys) for numbers, rows in read_numbered(files, split, projection)]
+    found = np.concatenate(hits) if hits else np.zeros(0, np.int64)
+    if not len(found):
+        return None
+    older = deleted_positions(files, file.location, file.own_deletes)
+    gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
+    found = found[~is_in_sorted(found, gone)]
+    if not len(found):
+        return None
+    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), len(found))
+
+
+def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet) -> Positions:
+    return numbers[keys.holds(encode_keys(rows.columns))]
+
+
+def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
+    """Which of the values are among these."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.searchsorted(ascending, values)
+    places[places == len(ascending)] = 0
+    same: npt.NDArray[np.bool_] = ascending[places] == values
+    return same

@@ -1,0 +1,132 @@
+"""A fault at every storage call of a keyed round and of a keyed compaction: the lake is right, before or after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.manifest import clear_manifest_cache
+
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
+from faults.sequential import one_thing_at_a_time
+from faults.sim import sim_world
+from interop.keyed_cases import KeyedTable, live_deletes
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.lake import iceberg_compact_keyed
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_memory import MemoryStorage
+
+SCHEMA = TableSchema.of("id bigint not null, name string, n bigint")
+
+
+def opened(storage: Storage, seed: int, rows: dict | None = None) -> KeyedTable:
+    table = KeyedTable(storage, sim_world(seed), SCHEMA, bucket_key="id", num_buckets=2)
+    table.rows = dict(rows or {})
+    return table
+
+
+def prepared() -> tuple[MemoryStorage, dict, dict]:
+    """A table with two rounds in the lake and changes that wait; the rows in the lake, and all."""
+    storage = MemoryStorage(sim_world())
+    table = opened(storage, 1)
+    table.change([(i, f"n{i}", i) for i in range(10)])
+    table.tier()
+    table.change([(1, "b", 1), (11, "c", 1)], [(2,)])
+    table.tier()
+    held = dict(table.rows)
+    table.change([(1, "d", 2), (12, "e", 2)], [(3,), (4,)])
+    return storage, held, dict(table.rows)
+
+
+def swept(work: Callable[[KeyedTable], object], check: Callable[[Storage], None]) -> Counter[str]:
+    """Every fault at calls that write objects; at others those that differ in effect."""
+    outcomes: Counter[str] = Counter()
+    whole = WRITES - {"create.write", "create.open"}
+    rest = {"create.write", "create.open", "read", "read_ranges", "size_bytes", "list", "list_names"}
+
+    def run(storage: Storage) -> None:
+        clear_manifest_cache()
+        work(opened(storage, 2))
+
+    with one_thing_at_a_time():
+        for methods, faults in ((whole, tuple(Fault)), (rest, (Fault.ERROR_BEFORE,))):
+            for attempt in sweep(lambda: prepared()[0], run, methods=methods, faults=faults):
+                try:
+                    check(attempt.store)
+                except (AssertionError, StreamhouseError) as error:
+                    raise AssertionError(f"{attempt}: {error}") from error
+                outcomes[type(attempt.raised).__name__] += 1
+    return outcomes
+
+
+def sorted_rows(rows: dict) -> list[tuple]:
+    return sorted(rows.values(), key=repr)
+
+
+def in_lake(storage: Storage, seed: int) -> list[tuple]:
+    return opened(storage, seed).lake_rows()
+
+
+@pytest.mark.slow
+def test_a_round():
+    _, held, rows = prepared()
+
+    def check(store: Storage) -> None:
+        assert in_lake(store, 3) in (sorted_rows(held), sorted_rows(rows))
+        again = opened(store, 4, rows)
+        again.tier()
+        assert in_lake(store, 5) == sorted_rows(rows)
+        assert again.lake().newest().offsets == again.log.refresh().ends == again.state.lake.offsets
+
+    outcomes = swept(lambda table: table.tier(), check)
+    assert outcomes["Crash"]
+    assert outcomes["NoneType"]
+
+
+@pytest.mark.slow
+def test_a_compaction(monkeypatch):
+    monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
+    _, held, rows = prepared()
+
+    def check(store: Storage) -> None:
+        assert in_lake(store, 3) == sorted_rows(held)
+        again = opened(store, 4, rows)
+        again.tier()
+        assert in_lake(store, 5) == sorted_rows(rows)
+        again.lake().compact()
+        assert live_deletes(again.lake()) == {}
+        assert in_lake(store, 6) == sorted_rows(rows)
+
+    outcomes = swept(lambda table: table.lake().compact(), check)
+    assert outcomes["Crash"]
+    assert outcomes["NoneType"]
+
+
+@pytest.mark.slow
+def test_a_rival_in_the_middle_of_a_round(monkeypatch):
+    """Another process tiers, compacts and expires meanwhile, at every second call."""
+    monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
+    calls = 0
+    with one_thing_at_a_time():
+        while True:
+            storage, _, rows = prepared()
+            rival = opened(storage, 7, rows)
+
+            def interrupt(
+                number: int, _method: str, _key: str, rival: KeyedTable = rival, at: int = calls
+            ) -> Fault | None:
+                if number == at:
+                    rival.tier()
+                    rival.lake().compact()
+                    rival.lake().expire(keep_last=1, keep_ms=-60_000)
+                return None
+
+            faulty = FaultyStorage(storage, interrupt)
+            opened(faulty, 2).tier()
+            assert in_lake(storage, 8) == sorted_rows(rows), f"a rival at call {calls}"
+            if len(faulty.trace) <= calls:
+                break
+            calls += 2
+    assert calls > 20

@@ -1,0 +1,123 @@
+"""DuckDB, polars and pyiceberg alone read the current rows of tables with a primary key, knowing nothing of us."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from duckdb_extensions import import_extension
+from pyiceberg.table import StaticTable
+
+from faults.sim import sim_world
+from interop.keyed_cases import KeyedTable, live_deletes, rows_of
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage_local import LocalStorage
+
+DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2), dt.date(1969, 12, 31)]
+SHAPES = {
+    "plain": (TableSchema.of("id bigint not null, name string, n bigint"), {}),
+    "partitions and buckets": (
+        TableSchema.of("day date not null, id bigint not null, name string, n bigint"),
+        {"key": ["day", "id"], "partition_by": ["day"], "bucket_key": "id", "num_buckets": 3},
+    ),
+    "strings": (
+        TableSchema.of("id string not null, name string, n bigint"),
+        {"key": ["id"], "bucket_key": "id", "num_buckets": 2},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    import_extension("avro")
+    import_extension("iceberg")
+    connection = duckdb.connect()
+    connection.load_extension("avro")
+    connection.load_extension("iceberg")
+    return connection
+
+
+def history(table: KeyedTable, rng: random.Random, rounds: int, keys: int) -> Iterator[None]:
+    """Upserts and deletes in rounds, with an added column on the way."""
+
+    def row() -> tuple:
+        values = {"day": rng.choice(DAYS), "id": rng.randrange(keys), "name": rng.choice(["a", None, "漢"]), "n": 0}
+        if table.state.schema.column("id").type == pa.string():
+            values["id"] = f"key-{values['id']:05d}"
+        return tuple(values.get(name, rng.choice([None, 0.5])) for name in table.state.schema.names)
+
+    for number in range(rounds):
+        if number == rounds // 2:
+            table.add_column("more double")
+        table.change([row() for _ in range(keys // 2)])
+        table.change([], rng.sample(sorted(table.rows), len(table.rows) // 4))
+        table.tier(bytes_per_bucket_max=300 if number % 3 == 2 else 1 << 20)
+        yield
+
+
+@pytest.mark.parametrize("before_images", [True, False], ids=["full image", "wal image"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_reader_sees_the_current_rows(duck, tmp_path, shape, before_images):
+    schema, options = SHAPES[shape]
+    storage = LocalStorage(str(tmp_path / "wh"), fsync=False)
+    table = KeyedTable(storage, sim_world(), schema, before_images=before_images, **options)
+    path = str(tmp_path / "wh/lake/d/t")
+    rng = random.Random(f"{shape} {before_images}")
+    for number, _ in enumerate(history(table, rng, rounds=8, keys=40)):
+        if number == 5:
+            assert table.lake().compact().files_removed
+            table.lake().expire(keep_last=1, keep_ms=-60_000)
+        agree(duck, path, table)
+    assert live_deletes(table.lake())
+
+
+def test_a_lake_without_rows(duck, tmp_path):
+    """A first round whose changes take each other away, and rows that all go."""
+    table = KeyedTable(LocalStorage(str(tmp_path / "wh"), fsync=False), sim_world())
+    path = str(tmp_path / "wh/lake/d/t")
+    table.change([(1, "x", 0)])
+    table.change([], [(1,)])
+    table.tier()
+    agree(duck, path, table)
+    table.change([(i, "x", 0) for i in range(5)])
+    table.tier()
+    table.change([], list(table.rows))
+    table.tier()
+    agree(duck, path, table)
+    table.lake().compact()
+    agree(duck, path, table)
+
+
+def agree(duck: duckdb.DuckDBPyConnection, path: str, table: KeyedTable) -> None:
+    expected, names = table.expected(), table.state.schema
+    assert table.lake_rows() == expected
+    assert rows_of(StaticTable.from_metadata(path).scan().to_arrow(), names) == expected
+    found = duck.execute(f"SELECT * FROM iceberg_scan('{path}')").arrow().read_all()
+    assert rows_of(found, names) == expected
+    metadata = StaticTable.from_metadata(path).metadata_location
+    assert rows_of(pl.scan_iceberg(metadata, reader_override="native").collect().to_arrow(), names) == expected
+    counted = duck.execute(f"SELECT count(*), count(DISTINCT id) FROM iceberg_scan('{path}') WHERE n = 0").fetchone()
+    assert counted[0] == len(expected)
+
+
+def test_larger_files_and_more_deletes_than_a_page(duck, tmp_path):
+    """Several row groups and pages, and positions all over them."""
+    storage = LocalStorage(str(tmp_path / "wh"), fsync=False)
+    table = KeyedTable(storage, sim_world())
+    path = str(tmp_path / "wh/lake/d/t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamhouse_spark.lake.iceberg_data_file.ROW_GROUP_ROWS_MAX", 10_000)
+        table.change([(i, f"name-{i}", 0) for i in range(60_000)])
+        table.tier()
+        for step in (7, 11):
+            table.change([(i, "again", 0) for i in range(0, 60_000, step)])
+            table.change([], [(i,) for i in range(1, 60_000, step) if (i,) in table.rows])
+            table.tier()
+            agree(duck, path, table)
+        table.lake().compact()
+        agree(duck, path, table)
