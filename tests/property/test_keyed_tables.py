@@ -17,6 +17,7 @@ import pytest
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
@@ -30,6 +31,7 @@ class History:
 
     def __init__(self, seed, folder, *, lake=False):
         self.rng = random.Random(seed)
+        self.has_lake = lake
         self.clock = SimClock()
         self.folder = folder
         self.storage = MemoryStorage(sim_world(seed, self.clock))
@@ -64,7 +66,8 @@ class History:
         host = self.rng.randrange(2)
         table = self.at(host)
         kinds = ["upsert"] * 6 + ["partial", "partial", "delete", "delete", "overwrite", "truncate", "column", "lose"]
-        kind = self.rng.choice([*kinds, "maintain", "maintain", "lookup", "reopen"])
+        tiering = ["tier"] * 5 + ["compact", "expire"] if self.has_lake else []
+        kind = self.rng.choice([*kinds, *tiering, "maintain", "maintain", "lookup", "reopen"])
         getattr(self, kind)(table)
         self.check(self.at(self.rng.randrange(2)))
 
@@ -125,6 +128,24 @@ class History:
         self.clock.advance(self.rng.choice([0, HOUR_MS, 3 * HOUR_MS, 26 * HOUR_MS]))
         table.maintain()
 
+    def tier(self, table):
+        """Every row is in the lake then."""
+        table.refresh()
+        job = TieringJob(table.log, table.open_lake(), world=table.world)
+        job.run(run_tasks_locally(self.storage, table.settings, table.world))
+        rows = [] if table.state.lake is None else table.lake.to_arrow().to_pylist()
+        assert {(row.pop("dt"), row.pop("id")): row for row in rows} == self.model
+        assert len(rows) == len(self.model)
+
+    def compact(self, table):
+        if table.open_lake().exists():
+            table.open_lake().compact()
+
+    def expire(self, table):
+        self.clock.advance(HOUR_MS)
+        if table.open_lake().exists():
+            table.open_lake().expire(keep_last=1, keep_ms=0)
+
     def lookup(self, table):
         keys = [self.key() for _ in range(4)]
         found = table.lookup([{"dt": dt, "id": key} for dt, key in keys], max_staleness_ms=0).to_pylist()
@@ -176,9 +197,10 @@ def _few_changes_make_snapshots_due(monkeypatch, own_cache):
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", os.environ["STREAMHOUSE_CACHE_DIR"])
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_histories(seed, tmp_path):
-    history = History(seed, tmp_path)
+@pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])
+@pytest.mark.parametrize("seed", range(24))
+def test_histories(seed, lake, tmp_path):
+    history = History(seed, tmp_path, lake=lake)
     for _ in range(30):
         history.step()
     history.finish()

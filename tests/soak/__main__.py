@@ -106,7 +106,7 @@ def keyed_histories(arguments: argparse.Namespace) -> str:
     steps = 0
     for number in range(arguments.examples):
         with workspace() as directory:
-            history = History(arguments.seed * 1_000_000 + number, directory)
+            history = History(arguments.seed * 1_000_000 + number, directory, lake=number % 2 == 1)
             for _ in range(60):
                 history.step()
                 steps += 1
