@@ -7,6 +7,8 @@ import re
 import pytest
 from pyspark.errors import PySparkException
 
+from streamhouse_spark.spark import tier
+
 pytestmark = pytest.mark.spark
 
 
@@ -98,3 +100,23 @@ def test_streams_of_changes(spark, name, checkpoint, tmp_path):
         assert spark.read.parquet(str(tmp_path / suffix)).count() == kinds
     with pytest.raises(PySparkException, match=r"readChangeFeed=true, or as .*changelog"):
         spark.readStream.table(name).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.spark41
+def test_both_tiers_as_one(spark, wh, name):
+    """Lake files of buckets without newer changes go through Spark's own reader, the others through Python."""
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(300)")
+    path = ".".join(name.split(".")[1:])
+    tier(spark, wh.url, [path])
+    lake = f"streamhouse.keyed_sql.`{name.split('.')[2]}$lake`"
+    assert found(spark, f"SELECT count(*), sum(n) FROM {name}") == [(300, 299 * 150)]
+    spark.sql(f"INSERT INTO {name} VALUES (7, 'seven', 1000)")
+    wh.table(path).delete([8])
+    assert found(spark, f"SELECT count(*), sum(n), max(n) FROM {name}") == [(299, 299 * 150 - 15 + 1000, 1000)]
+    assert found(spark, f"SELECT id FROM {name} WHERE n = 7 OR n = 1000 OR name = 'n8' ORDER BY id") == [(7,)]
+    assert found(spark, f"SELECT name FROM {name} WHERE id = 7") == [("seven",)]
+    assert found(spark, f"SELECT count(*) FROM {name} a JOIN {name} b USING (id) WHERE a.n > 290") == [(10,)]
+    assert found(spark, f"SELECT count(*), max(n) FROM {lake}") == [(300, 299)]
+    tier(spark, wh.url, [path])
+    assert found(spark, f"SELECT count(*), max(n) FROM {lake}") == [(299, 1000)]
+    assert found(spark, f"SELECT count(*), sum(n), max(n) FROM {name}") == [(299, 299 * 150 - 15 + 1000, 1000)]

@@ -9,6 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
+from streamhouse_spark.kv import snapshots
+from streamhouse_spark.spark import tier
 from streamhouse_spark.views import open_view
 
 pytestmark = pytest.mark.spark
@@ -201,3 +203,36 @@ def test_a_binlog_as_a_stream_keeps_updates_together(spark, table, warehouse_url
     order = str
     assert sorted(found, key=order) == sorted(expected, key=order)
     assert {row["_change_type"] for row in found} == {"insert", "update", "delete"}
+
+
+@pytest.mark.spark41
+def test_both_tiers_as_one(spark, wh, table, write, read):
+    write(numbered(spark, 200))
+    assert tier(spark, wh.url, [table.name])[table.name].rows == 200
+    write(numbered(spark, 60, "m").where("id >= 50"))
+    table.delete([0, 199])
+    table.upsert([{"id": 500, "name": "new"}])
+    expected = sorted([*((i, f"m{i}" if 50 <= i < 60 else f"n{i}", i) for i in range(1, 199)), (500, "new", None)])
+    order = [row[0] for row in expected]
+    assert [tuple(r) for r in read(table.name).orderBy("id").collect()] == expected
+    assert [r.id for r in read(table.name).select("id").orderBy("id").collect()] == order
+    assert read(f"{table.name}$lake").count() == 200
+    report = tier(spark, wh.url, [table.name])[table.name]
+    assert report.rows == 11
+    assert sorted(tuple(r) for r in read(f"{table.name}$lake").collect()) == sorted(expected)
+    assert [tuple(r) for r in read(table.name).orderBy("id").collect()] == expected
+    assert table.lookup([55, 199, 500])["name"].to_pylist() == ["m55", None, "new"]
+
+
+def test_without_a_lake_a_snapshot_by_key_is_read(spark, wh, read, monkeypatch):
+    monkeypatch.setattr(snapshots, "CHANGES_MIN", 1)
+    properties = {"table.datalake.enabled": "false"}
+    table = wh.create_table("keyed.no_lake", "id INT, n INT", primary_key=["id"], buckets=2, properties=properties)
+    table.upsert([{"id": i, "n": i} for i in range(50)])
+    assert table.maintain().snapshots == 2
+    table.upsert([{"id": 3, "n": 33}])
+    table.delete([4])
+    assert sorted(tuple(r) for r in read(table.name).collect()) == sorted(
+        (i, 33 if i == 3 else i) for i in range(50) if i != 4
+    )
+    assert spark.sql(f"SELECT sum(n) FROM streamhouse.{table.name} WHERE id < 6").first()[0] == 1 + 2 + 33 + 5
