@@ -410,6 +410,8 @@ def test_tasks_read_with_bounded_batches(memory, world, monkeypatch):
     table.lake().compact()
     agree(table)
     assert len(data_files(table.lake())) == 1
+    in_file = table.lake().to_arrow(table.lake().plan_read())["id"].to_pylist()
+    assert in_file == sorted(in_file)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
