@@ -52,7 +52,8 @@ def write_changes(
     written = write_rows(context, files, ids, bucket, offsets, rows)
     how = key_projection(context, shape)
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
-    found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how), candidates))
+    probe = chosen.probe()
+    found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how, probe), candidates))
     deletes = [write_deletes(shape, files, ids, bucket, offsets, f.file, f.deleted) for f in found if f is not None]
     return [*written, *deletes]
 

@@ -19,6 +19,7 @@ from streamhouse_spark.lake.iceberg_deletes import PATH_ID
 from streamhouse_spark.lake.iceberg_files import decoded_bound
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, internal_value, partition_types
+from streamhouse_spark.lake.key_lookup import KeyProbe, best_probe
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.schema import TableSchema
 
@@ -73,6 +74,8 @@ class KeyedFilter:
         self._shape = shape
         names = {field_id: name for name, field_id in zip(primary_key, shape.field_ids(primary_key), strict=True)}
         self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]
+        self._names = list(names.values())
+        self._seen: list[list[pa.Array]] = [[] for _ in self._names]
         types = dict(self._keys)
         self._partitions: dict[int, tuple[str, set[bytes | None]]] = {
             position: (names[field.source_id], set())
@@ -84,11 +87,17 @@ class KeyedFilter:
 
     def see(self, rows: pa.RecordBatch) -> None:
         """Rows of the range, with the columns of the table."""
+        for name, found_values in zip(self._names, self._seen, strict=True):
+            found_values.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
             field_type = self._shape.partition_types[position]
             distinct = rows.column(name).unique()
             found = (internal_value(distinct, index) for index in range(len(distinct)))
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
+
+    def probe(self) -> KeyProbe | None:
+        """By which column the keys of the rows seen are looked for first."""
+        return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
     def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
         """False only if no row of the file has one of the keys, which are those of the rows seen."""

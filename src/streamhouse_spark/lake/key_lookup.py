@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.tail import KeySet
@@ -16,6 +18,31 @@ from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import deleted_positions, read_numbered
 
 Positions = npt.NDArray[np.int64]
+PROBE_VALUES_MAX = 50_000
+"""Arrow hashes the values anew for each batch: with more of them, looking for whole keys at once is as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProbe:
+    """A column of the key and the values that keys of the set have in it: rows without one need not be made keys."""
+
+    place: int
+    """Of the column in the key."""
+    values: pa.Array
+
+
+def best_probe(columns: Sequence[pa.Array]) -> KeyProbe | None:
+    """The column of these keys that tells most; None where none does.
+
+    Not one of floating point: zeros of both signs, and all NaNs, are the same key and different values.
+    """
+    distinct = [
+        KeyProbe(place, column.unique())
+        for place, column in enumerate(columns)
+        if not pa.types.is_floating(column.type)
+    ]
+    best = max(distinct, key=lambda probe: len(probe.values), default=None)
+    return best if best is not None and len(best.values) <= PROBE_VALUES_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +55,16 @@ class FoundRows:
     num_found: int
 
 
-def find_rows(files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection) -> FoundRows | None:
+def find_rows(
+    files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyProbe | None = None
+) -> FoundRows | None:
     """None where no row is left to delete. ``projection`` is of the key columns, in the order of the key.
 
     Every row with one of the keys is found, however many there are: what another engine added twice goes, and what it
     deleted is not missed. Memory is bounded by a batch and the deleted positions.
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
-    hits = [_hits(numbers, rows, keys) for numbers, rows in read_numbered(files, split, projection)]
+    hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
     found = np.concatenate(hits) if hits else np.zeros(0, np.int64)
     if not len(found):
         return None
@@ -47,7 +76,12 @@ def find_rows(files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeP
     return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), len(found))
 
 
-def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet) -> Positions:
+def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None) -> Positions:
+    if probe is not None:
+        places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
+        if not len(places):
+            return numbers[:0]
+        numbers, rows = numbers[places.to_numpy()], rows.take(places)
     return numbers[keys.holds(encode_keys(rows.columns))]
 
 

@@ -14,7 +14,9 @@ from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake import iceberg_compact_keyed as compaction
 from streamhouse_spark.lake import key_merge
+from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY
 from streamhouse_spark.schema import TableSchema
 
 DAYS = TableSchema.of("id bigint not null, day date not null, n bigint")
@@ -71,6 +73,9 @@ def test_few_deleted_rows_are_left_alone(items):
     assert summary.operation == Operation.REPLACE
     totals = [summary[f"total-{name}"] for name in ("records", "data-files", "delete-files", "position-deletes")]
     assert totals == ["18", "1", "0", "0"]
+    metadata = items.lake().place.load().metadata
+    assert OFFSETS_PROPERTY in summary.additional_properties
+    assert metadata.refs[COMMIT_USER].snapshot_id == metadata.current_snapshot_id
     assert items.lake().compact() == compaction.CompactReport()
     items.change([(5, "c", 1)], [(6,)])
     items.tier()

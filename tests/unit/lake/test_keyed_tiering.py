@@ -150,6 +150,22 @@ def test_zeros_and_nans_of_one_key_may_be_several_partitions(memory, world):
     assert table.lake_rows() == [(0.0, 3)]
 
 
+@pytest.mark.parametrize("probe_values_max", [0, 3, 10**9])
+def test_keys_are_found_with_and_without_looking_for_one_column_first(memory, world, monkeypatch, probe_values_max):
+    monkeypatch.setattr(key_lookup, "PROBE_VALUES_MAX", probe_values_max)
+    schema = TableSchema.of("a int not null, f float not null, s string not null, n bigint")
+    table = KeyedTable(memory, world, schema, key=["s", "a", "f"])
+    rows = [(a, f, s, 0) for a in range(5) for f in (-0.0, 1.5) for s in ("", "x", "漢")]
+    table.change(rows)
+    table.tier()
+    table.change([(*row[:3], 1) for row in rows[::2]], [table.key_of(row) for row in rows[1::4]])
+    table.tier()
+    agree(table)
+    table.change([], [("x", 3, 1.5)] if ("x", 3, 1.5) in table.rows else [table.key_of(rows[0])])
+    table.tier()
+    agree(table)
+
+
 def test_a_large_commit_is_tiered_in_parts(memory, world):
     """A task has its range in memory, so a range ends within a segment where that is large."""
     table = KeyedTable(memory, world, before_images=True)
@@ -410,6 +426,8 @@ def test_tasks_read_with_bounded_batches(memory, world, monkeypatch):
     table.lake().compact()
     agree(table)
     assert len(data_files(table.lake())) == 1
+    in_file = table.lake().to_arrow(table.lake().plan_read())["id"].to_pylist()
+    assert in_file == sorted(in_file)
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
