@@ -163,6 +163,16 @@ def test_rows_of_several_chunks(spark, name):
     ]
 
 
+def test_a_cached_table_is_read_anew(spark, filled):
+    spark.sql(f"CACHE TABLE {filled}")
+    try:
+        spark.sql(f"UPDATE {filled} SET n = 50 WHERE id = 5")
+        spark.sql(f"DELETE FROM {filled} WHERE id < 5")
+        assert found(spark, f"SELECT min(id), max(n) FROM {filled}") == [(5, 50)]
+    finally:
+        spark.sql(f"UNCACHE TABLE {filled}")
+
+
 @pytest.mark.parametrize("clause", ["n > 3", "id IN (1, 2)", "true"])
 def test_explaining_writes_nothing(spark, wh, filled, clause):
     version = opened(wh, filled).state.version
