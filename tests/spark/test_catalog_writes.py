@@ -213,7 +213,7 @@ def test_rows_are_not_changed_in_place(spark, table, name):
         f"{merge} DELETE",
         f"{merge} UPDATE SET name = 'x'",
     ):
-        with pytest.raises(PySparkException, match="no primary key, so .* cannot say which rows it means"):
+        with pytest.raises(PySparkException, match=r"no primary key, so .* cannot say which rows it means"):
             spark.sql(statement)
     assert table.refresh().version == version
 
