@@ -21,13 +21,14 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
 from streamhouse_spark.kv.merge import FirstRowMerge, MergeEngine
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
-from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, parse_properties
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
 
@@ -156,6 +157,21 @@ class KeyedTable:
         shape = self.shape()
         return self._write(shape, rows, deleted, _targets(shape, columns), transaction, overwrite=overwrite)
 
+    def rewrite(self, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
+        """What an UPDATE, DELETE or MERGE that read the table makes of it, in one commit; `change` for the rest.
+
+        The rows have no order: of a key that is deleted and written the row stays. Raises `CommitConflictError` where
+        the table is no longer what was read, `SchemaMismatchError` where a key is written twice, and
+        `InvalidOptionError` where the table does not delete; nothing was written then.
+        """
+        shape = self.shape()
+        require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
+        order = np.argsort(~deleted, kind="stable")
+        batches = shape.batches(rows.take(pa.array(order)), deleted[order])
+        for batch in batches.values():
+            _require_written_once(shape, batch)
+        return self._commit(shape, batches, engine_of(shape.properties, shape.schema), None, read=read)
+
     def require_partial(self, columns: Sequence[str]) -> None:
         """Raises `InvalidOptionError`, `SchemaMismatchError` where a partial update of these columns cannot be."""
         shape = self.shape()
@@ -212,6 +228,7 @@ class KeyedTable:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
+        read: ReadBase | None = None,
     ) -> BucketOffsets:
         table = self._table
         writer = KeyedWriter(
@@ -224,9 +241,38 @@ class KeyedTable:
             shape.tablet_of,
             before_images=shape.properties.changelog_image == "full",
         )
-        offsets, state = writer.write(batches, transaction=transaction, overwrite=overwrite)
+        offsets, state = writer.write(batches, transaction=transaction, overwrite=overwrite, read=read)
         table.merge_if_due(state)
         return offsets
+
+
+def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
+    """Raises `InvalidOptionError` where UPDATE, DELETE and MERGE would do something else than they say."""
+    if properties.merge_engine != "last_row":
+        raise InvalidOptionError(
+            f"table {name}: UPDATE, DELETE and MERGE say what a row becomes, and the table's merge engine "
+            f"({MERGE_ENGINE} is {properties.merge_engine}) makes something else of it; use INSERT INTO, or a table "
+            "without a merge engine"
+        )
+    if deletes and properties.delete_behavior != "allow":
+        raise InvalidOptionError(
+            f"table {name} takes no deletions ({DELETE_BEHAVIOR} is {properties.delete_behavior}); use ALTER TABLE … "
+            f"SET TBLPROPERTIES ('{DELETE_BEHAVIOR}' = 'allow'), or leave the deletion out"
+        )
+
+
+def _require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
+    written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
+    if (written <= 1).all():
+        return
+    row = int(batch.starts[np.argmax(written > 1)])
+    key = ", ".join(
+        f"{name} = {batch.columns[shape.schema.names.index(name)][row].as_py()!r}" for name in shape.key_schema.names
+    )
+    raise SchemaMismatchError(
+        f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
+        "can stay; make the rows of its source distinct by the primary key"
+    )
 
 
 def as_keys(keys: Any, shape: KeyedShape) -> Any:

@@ -25,10 +25,11 @@ from streamhouse_spark.kv import keyed_writes
 from streamhouse_spark.kv.aggregation import fold_of
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
 from streamhouse_spark.kv.merge import ColumnwiseMerge
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_files import TabletFiles
-from streamhouse_spark.log.actions import Create, SetSchema
+from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.merge import merge, plan_inline_merge
 from streamhouse_spark.log.record import Record, encode_record
@@ -73,7 +74,7 @@ class Host:
     def shape(self):
         return SegmentShape(self.log.state.schema_id)
 
-    def write(self, batch, transaction=None):
+    def write(self, batch, transaction=None, read=None):
         """``batch``: (deleted, row) pairs."""
         state = self.log.state
         layout = KeyedLayout.of(state)
@@ -85,7 +86,15 @@ class Host:
                 columns = [pa.array([row[i] for _, row in chosen], c.type) for i, c in enumerate(SCHEMA.columns)]
                 deleted = np.array([d for d, _ in chosen], np.bool_)
                 batches[bucket] = KeyedBatch.of(layout.keys(columns), columns, deleted)
-        return writer.write(batches, transaction=transaction)[0]
+        return writer.write(batches, transaction=transaction, read=read)[0]
+
+    def read(self):
+        """The rows now, and the base of an operation that read them."""
+        return self.rows(), ReadBase.of(self.log.state)
+
+    def increment(self, rows, read):
+        """``UPDATE … SET n = n + 1``, of the rows that were read."""
+        return self.write([(False, (key, name, n + 1)) for key, (_, name, n) in rows.items()], read=read)
 
     def rows(self):
         """By this host's tablets, brought up to the newest state."""
@@ -260,6 +269,139 @@ def test_a_process_beside_it_applied_more_than_a_writer_knows(host, storage):
     a.tablet_of = later
     a.write([(False, (0, None, 1))])
     assert a.rows() == b.rows() == {0: (0, None, 8)} == folded(storage, a.log.state)
+
+
+# -- operations that read the table ------------------------------------------------------------------------------------
+
+
+def test_of_two_operations_that_read_the_same_rows_one_commits(host, storage):
+    a, b = host("a"), host("b", seed=1)
+    a.write([(False, (0, "a", 1))])
+    rows, read = b.read()
+    a.increment(*a.read())
+    with pytest.raises(CommitConflictError, match=r"bucket 0 ended at offset 1 and ends at 3.*run the statement again"):
+        b.increment(rows, read)
+    assert b.rows() == {0: (0, "a", 2)} == folded(storage, b.log.refresh())
+    b.increment(*b.read())
+    assert a.rows() == {0: (0, "a", 3)}
+
+
+def test_another_bucket_that_moved_is_a_conflict_too(host):
+    """The operation may have read it, and found nothing there."""
+    a = host("a")
+    a.write([(False, (0, "a", 1))])
+    rows, read = a.read()
+    a.write([(False, (1, "b", 1))])
+    with pytest.raises(CommitConflictError, match="bucket 1 ended at offset 0 and ends at 1"):
+        a.increment(rows, read)
+
+
+@pytest.mark.parametrize("rows", [{}, {0: (0, "a", 1)}], ids=["empty", "one row"])
+def test_a_truncation_is_a_conflict_even_where_the_ends_stay(host, rows):
+    a = host("a")
+    a.write([(False, row) for row in rows.values()])
+    _, read = a.read()
+    a.log.commit(lambda state, _ms: truncating(state))
+    write = [(False, (0, "a", 5))]
+    if not rows:  # what was empty is as empty as before
+        a.write(write, read=read)
+        assert a.rows() == {0: (0, "a", 5)}
+        return
+    with pytest.raises(CommitConflictError, match="truncated at offset 1 of bucket 0"):
+        a.write(write, read=read)
+    assert a.rows() == {}
+
+
+def test_what_changes_no_rows_is_no_conflict(host, storage):
+    a = host("a")
+    for n in range(3):
+        a.write([(False, (0, "a", n))])
+    rows, read = a.read()
+    merge(a.log, storage, a.world, plan_inline_merge(a.log.refresh()), a.shape)
+    a.log.commit(lambda _state, _ms: (SetProperties({"comment": "new"}, ()),))
+    a.increment(rows, ReadBase.from_text(read.to_text()))
+    assert a.rows() == {0: (0, "a", 3)}
+
+
+def test_a_rewrite_of_another_table_of_the_name_is_a_conflict(host):
+    a = host("a")
+    rows, read = a.read()
+    with pytest.raises(CommitConflictError, match="was dropped"):
+        a.write([(False, (0, "a", 1))], read=ReadBase("6" * 32, read.buckets))
+    assert rows == a.rows() == {}
+
+
+def test_a_writer_that_comes_between_plan_and_record_is_seen(host, storage):
+    """The first attempt planned on what was read; its number was taken by then."""
+    b = host("b", seed=1)
+    late = [[(False, (0, "b", 10))]]
+
+    def plan(_number, method, key):
+        if method == "put_if_absent" and key == commit_key(UUID, 3) and late:
+            b.write(late.pop())
+
+    a = host("a", on=FaultyStorage(storage, plan))
+    a.write([(False, (0, "a", 1))])
+    with pytest.raises(CommitConflictError, match="bucket 0"):
+        a.increment(*a.read())
+    assert a.rows() == {0: (0, "b", 10)} == folded(storage, a.log.refresh())
+
+
+def test_increments_at_once(host, storage):
+    """Nobody's increment is lost, whoever has to run again."""
+    hosts = [host(str(i), seed=i) for i in range(3)]
+    hosts[0].write([(False, (key, None, 0)) for key in range(3)])
+    barrier = threading.Barrier(len(hosts))
+
+    def increment(at):
+        barrier.wait(60)
+        conflicts = 0
+        for _ in range(10):
+            while True:
+                rows, read = at.read()
+                try:
+                    at.increment(rows, read)
+                    break
+                except CommitConflictError:
+                    conflicts += 1
+        return conflicts
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(increment, hosts))
+    assert hosts[1].rows() == {key: (key, None, 30) for key in range(3)} == folded(storage, hosts[1].log.state)
+
+
+def test_a_fault_at_every_call_of_a_rewrite(tmp_path):
+    """Running an operation again with what it had read makes it happen once, whatever the first run was told."""
+    folders = (tmp_path / str(number) for number in itertools.count())
+    used, base = [], {}
+
+    def new_store():
+        storage = MemoryStorage(sim_world())
+        create(storage)
+        used.append(next(folders))
+        with closing(Host(used[-1], storage, sim_world(7))) as first:
+            first.write([(False, (key, None, 1)) for key in range(3)])
+            base["rows"], base["read"] = first.read()
+        return storage
+
+    def work(storage):
+        with closing(Host(used[-1], storage, sim_world(8))) as at:
+            at.increment(base["rows"], base["read"])
+
+    outcomes = Counter()
+    for attempt in sweep(new_store, work):
+        with closing(Host(used[-1], attempt.store, sim_world(9))) as again:
+            n = again.rows()[0][2]
+            assert n == 2 or (attempt.raised and n == 1), attempt
+            if n == 1:
+                again.increment(base["rows"], base["read"])
+            else:
+                with pytest.raises(CommitConflictError):
+                    again.increment(base["rows"], base["read"])
+            assert again.rows() == {key: (key, None, 2) for key in range(3)} == folded(attempt.store, again.log.state)
+        outcomes[bool(attempt.raised), n] += 1
+    assert set(outcomes) == {(False, 2), (True, 2), (True, 1)}
 
 
 def test_nothing_changes_nothing_is_committed(host):

@@ -207,13 +207,13 @@ def test_rows_are_not_changed_in_place(spark, table, name):
     table.append([{"id": 1}, {"id": 2}])
     version = table.refresh().version
     merge = f"MERGE INTO {name} t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN"
-    for statement, says in (
-        (f"DELETE FROM {name} WHERE id = 1", "(?i)does not support delete"),
-        (f"UPDATE {name} SET name = 'x'", "(?i)UPDATE TABLE"),
-        (f"{merge} DELETE", "(?i)MERGE INTO TABLE"),
-        (f"{merge} UPDATE SET name = 'x'", "(?i)MERGE INTO TABLE"),
+    for statement in (
+        f"DELETE FROM {name} WHERE id = 1",
+        f"UPDATE {name} SET name = 'x'",
+        f"{merge} DELETE",
+        f"{merge} UPDATE SET name = 'x'",
     ):
-        with pytest.raises(PySparkException, match=says):
+        with pytest.raises(PySparkException, match=r"no primary key, so .* cannot say which rows it means"):
             spark.sql(statement)
     assert table.refresh().version == version
 

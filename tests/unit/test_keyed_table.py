@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,6 +15,7 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
 )
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.model import OffsetRange, Transaction
 
@@ -34,6 +36,57 @@ def row(key, name=None, n=None):
 def found(table, **options):
     rows = table.to_arrow(**options).to_pylist()
     return sorted(rows, key=lambda r: r["id"]) if rows and "id" in rows[0] else rows
+
+
+class TestRewrites:
+    """What UPDATE, DELETE and MERGE commit: `KeyedTable.rewrite`."""
+
+    @staticmethod
+    def rewrite(table, *changes):
+        """``changes``: rows, and whether they delete."""
+        schema = table.refresh().schema.arrow
+        rows = pa.Table.from_pylist([row for row, _ in changes], pa.schema([f.with_nullable(True) for f in schema]))
+        deleted = np.array([deleted for _, deleted in changes], np.bool_)
+        return table.keyed.rewrite(rows, deleted, read=ReadBase.of(table.state))
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_row_stays_that_takes_the_place_of_a_deleted_one(self, table, first):
+        table.upsert([row(1, "a"), row(2, "b")])
+        changes = [(row(1), True), (row(1, "new"), False)]
+        self.rewrite(table, *(changes if first else changes[::-1]), (row(2), True))
+        assert found(table) == [row(1, "new")]
+
+    def test_two_rows_of_one_key_have_no_order(self, table):
+        table.upsert([row(1, "a")])
+        with pytest.raises(SchemaMismatchError, match=r"2 rows of one primary key \(id = 7\)"):
+            self.rewrite(table, (row(1, "b"), False), (row(7, "x"), False), (row(7, "y"), False))
+        assert found(table) == [row(1, "a")]
+
+    def test_a_table_that_ignores_deletions_refuses_them(self, wh):
+        table = wh.create_table(
+            "sales.kept", COLUMNS, primary_key=["id"], properties={"table.delete.behavior": "ignore"}
+        )
+        table.upsert([row(1, "a")])
+        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+            self.rewrite(table, (row(1), True))
+        self.rewrite(table, (row(1, "b"), False))
+        assert found(table) == [row(1, "b")]
+
+    def test_a_merge_engine_refuses_them(self, wh):
+        table = wh.create_table(
+            "sales.sums", COLUMNS, primary_key=["id"], properties={"table.merge-engine": "aggregation"}
+        )
+        with pytest.raises(InvalidOptionError, match=r"merge engine \(table.merge-engine is aggregation\)"):
+            self.rewrite(table, (row(1, "b"), False))
+
+    def test_another_change_since_it_was_read(self, table, other_process):
+        table.upsert([row(1, "a")])
+        read = ReadBase.of(table.refresh())
+        other_process().table("sales.orders").upsert([row(2, "b")])
+        with pytest.raises(CommitConflictError, match="run the statement again"):
+            table.keyed.rewrite(table.to_arrow(), np.ones(1, np.bool_), read=read)
+        table.refresh()
+        assert found(table) == [row(1, "a"), row(2, "b")]
 
 
 class TestWrites:

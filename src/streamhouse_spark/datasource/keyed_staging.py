@@ -24,6 +24,7 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.staging_task import TASK_INLINE_BYTES_MAX, chunks
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.scan import Adapter
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
@@ -151,8 +152,12 @@ def commit_intents(
     *,
     transaction: Transaction | None,
     overwrite: bool = False,
+    read: ReadBase | None = None,
 ) -> BucketOffsets:
-    """Make changes of what the tasks staged, in the order of the tasks, and commit them. See `Table.upsert`."""
+    """Make changes of what the tasks staged, in the order of the tasks, and commit them. See `Table.upsert`.
+
+    With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
+    """
     if staged is not None and staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
@@ -163,8 +168,9 @@ def commit_intents(
             f"{table.name}: rows were staged so long ago that cleaning may have removed them; nothing was written, "
             "write them again",
         )
-    offsets = _committed(table, plan, staged.segments if staged else (), transaction, overwrite=overwrite)
-    for segment in staged.segments if staged else ():
+    segments = staged.segments if staged else ()
+    offsets = _committed(table, plan, segments, transaction, overwrite=overwrite, read=read)
+    for segment in segments:
         if segment.segment.uuid is not None:
             with suppress(StorageError):  # no record names it: cleaning takes it, if not now
                 table.storage.delete(segment_key(table.uuid, segment.segment.uuid))
@@ -178,14 +184,18 @@ def _committed(
     transaction: Transaction | None,
     *,
     overwrite: bool,
+    read: ReadBase | None,
 ) -> BucketOffsets:
     for attempt in range(_COMMIT_TRIES_MAX):
         state = table.refresh()
         rows = pa.Table.from_batches(list(_read(table, plan, segments)), _intent_schema(state.schema).arrow)
         kinds = rows.column(0).to_numpy() if rows.num_rows else np.zeros(0, np.int8)
+        rows = rows.drop_columns([CHANGE_COLUMN.name])
         try:
+            if read is not None:
+                return table.keyed.rewrite(rows, kinds == _DELETE, read=read)
             return table.keyed.change(
-                rows.drop_columns([CHANGE_COLUMN.name]),
+                rows,
                 kinds == _DELETE,
                 columns=plan.targets,
                 transaction=transaction,

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.datasource.catalog.internal_options import (
     ARGUMENTS_OPTION,
     CALL_OPTION,
+    READ_OPTION,
     UUID_OPTION,
     is_internal,
 )
@@ -29,6 +30,7 @@ from streamhouse_spark.datasource.reader import StreamhouseReader
 from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.options import (
     WAREHOUSE_VARIABLE,
     Mode,
@@ -104,6 +106,10 @@ class StreamhouseDataSource(DataSource):
         options = parse_write_options(given)
         name = table_option(given, "write")
         self._require_loaded(name)
+        if READ_OPTION in self.options:
+            from streamhouse_spark.datasource.row_level import RowLevelWriter
+
+            return RowLevelWriter(self._connection(), name, ReadBase.from_text(self.options[READ_OPTION]), schema)
         return StreamhouseWriter(self._connection(), name, options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001

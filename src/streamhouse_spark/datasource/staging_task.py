@@ -84,6 +84,20 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
+def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
+    """The tasks' messages. Raises `CommitConflictError` where one is missing."""
+    found = [m for m in messages if isinstance(m, StagedMessage)]
+    if len(found) != len(messages):
+        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
+    return found
+
+
+def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:
+    """What all tasks staged, in their order. None where no task had a row."""
+    parts = [message.staged for message in messages if message.staged is not None]
+    return gathered(parts) if parts else None
+
+
 def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
     """What all tasks staged, as one. None where no task had a row.
 

@@ -22,10 +22,10 @@ from streamhouse_spark.datasource.query_identity import (
     no_identity,
     query_transaction,
 )
-from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, combined
+from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, all_staged, combined, received
 from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.log.staging import Staged, gathered
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
 
@@ -62,11 +62,11 @@ class StreamhouseWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         if isinstance(self._plan, KeyedStagingPlan):
-            intents = _gathered(_messages(messages))
+            intents = all_staged(received(messages))
             if intents is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, intents, transaction=self._transaction, overwrite=self._overwrite)
             return
-        staged = combined(table, _messages(messages)) or _nothing(self._plan)
+        staged = combined(table, received(messages)) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
@@ -99,9 +99,9 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = _messages(messages)
+        found = received(messages)
         by_key = isinstance(self._plan, KeyedStagingPlan)
-        staged = _gathered(found) if by_key else combined(table, found)
+        staged = all_staged(found) if by_key else combined(table, found)
         transaction = query_transaction(
             self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
         )
@@ -139,11 +139,6 @@ def _staging_plan(
     return StagingPlan.of(connection, table)
 
 
-def _gathered(messages: Sequence[StagedMessage]) -> Staged | None:
-    parts = [message.staged for message in messages if message.staged is not None]
-    return gathered(parts) if parts else None
-
-
 def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
     return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
 
@@ -151,10 +146,3 @@ def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
 def _nothing(plan: StagingPlan | KeyedStagingPlan) -> Staged:
     storage = plan.connection.warehouse().storage
     return Staged(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())
-
-
-def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
-    found = [m for m in messages if isinstance(m, StagedMessage)]
-    if len(found) != len(messages):
-        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
-    return found

@@ -2,8 +2,9 @@
 
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again, within the commit's own attempt. Tablets follow the log:
-nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+faster, the changes of that bucket are worked out again, within the commit's own attempt. An operation that read the
+table (`ReadBase`) is not worked out again: each attempt refuses it where any bucket moved since. Tablets follow the
+log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.changes import Changes, changes_of
 from streamhouse_spark.kv.environment import DamagedError
 from streamhouse_spark.kv.merge import MergeEngine
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
@@ -52,21 +54,30 @@ class KeyedWriter:
     before_images: bool = True
 
     def write(
-        self, batches: Mapping[int, KeyedBatch], *, transaction: Transaction | None = None, overwrite: bool = False
+        self,
+        batches: Mapping[int, KeyedBatch],
+        *,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        read: ReadBase | None = None,
     ) -> tuple[BucketOffsets, TableState]:
         """Commit what the batches of some buckets change; the offsets of the changes, none where nothing changes.
 
         With ``overwrite`` the same record first empties the table, so that the rows that the batches make of nothing
-        are all there are. Durable and visible to everybody when this returns. With a transaction that is already stored
-        nothing is changed, and the offsets of its first commit are returned.
+        are all there are. With ``read`` nothing is committed unless the table is, when it is committed, what was read.
+        Durable and visible to everybody when this returns. With a transaction that is already stored nothing is
+        changed, and the offsets of its first commit are returned.
 
         Raises:
-            CommitConflictError: the table's schema changed meanwhile, or too many races were lost; nothing was written.
+            CommitConflictError: the table's schema changed meanwhile, its rows are not those that were read, or too
+                many races were lost; nothing was written.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
         staged: dict[int, _Staged] = {}
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            if read is not None:
+                read.require(state)
             if state.schema_id != self.layout.schema_id:
                 raise CommitConflictError(
                     f"{state.name}: its columns were altered while rows were written; nothing was written, write again",

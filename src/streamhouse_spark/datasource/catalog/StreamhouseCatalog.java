@@ -39,6 +39,10 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.JoinedRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -51,6 +55,7 @@ import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -107,12 +112,27 @@ import org.apache.spark.sql.connector.read.partitioning.Partitioning;
 import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.DeltaBatchWrite;
+import org.apache.spark.sql.connector.write.DeltaWrite;
+import org.apache.spark.sql.connector.write.DeltaWriteBuilder;
+import org.apache.spark.sql.connector.write.DeltaWriter;
+import org.apache.spark.sql.connector.write.DeltaWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.SupportsDelta;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
@@ -121,6 +141,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.PredicateUtils;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BooleanType;
@@ -908,7 +929,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new TableScanBuilder(this, options.asCaseSensitiveMap());
+    return new TableScanBuilder(this, options.asCaseSensitiveMap(), true);
   }
 
   /** The same name at the same state has the same rows: so Spark finds what it has cached. */
@@ -972,7 +993,7 @@ final class HiddenColumn implements MetadataColumn {
   }
 }
 
-class WritableTable extends ReadableTable implements SupportsWrite, TruncatableTable {
+class WritableTable extends ReadableTable implements SupportsWrite, TruncatableTable, SupportsRowLevelOperations {
   WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
@@ -989,11 +1010,25 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    WriteBuilder inner = writer(info, info.schema(), Map.of());
+    return loaded.get("takes_updates").asBoolean()
+        ? new UpdatingWriteBuilder(this, info, inner)
+        : new TableWriteBuilder(this, info, inner);
+  }
+
+  /** Our data source's own writer, for rows of this schema. */
+  WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
     Map<String, String> options = catalog.options(info.options().asCaseSensitiveMap());
     options.put("path", tableName());
     options.put("__streamhouse_uuid", id());
-    SupportsWrite inner = (SupportsWrite) catalog.source().getTable(info.schema(), new Transform[0], options);
-    return new TableWriteBuilder(this, info, inner.newWriteBuilder(new WriteInfo(info, options)));
+    options.putAll(more);
+    SupportsWrite source = (SupportsWrite) catalog.source().getTable(written, new Transform[0], options);
+    return source.newWriteBuilder(new WriteInfo(info, written, options));
+  }
+
+  @Override
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return () -> new KeyedOperation(this, info);
   }
 
   @Override
@@ -1094,10 +1129,12 @@ final class PartitionedTable extends WritableTable implements SupportsPartitionM
 
 final class WriteInfo implements LogicalWriteInfo {
   private final LogicalWriteInfo info;
+  private final StructType schema;
   private final CaseInsensitiveStringMap options;
 
-  WriteInfo(LogicalWriteInfo info, Map<String, String> options) {
+  WriteInfo(LogicalWriteInfo info, StructType schema, Map<String, String> options) {
     this.info = info;
+    this.schema = schema;
     this.options = new CaseInsensitiveStringMap(options);
   }
 
@@ -1113,11 +1150,11 @@ final class WriteInfo implements LogicalWriteInfo {
 
   @Override
   public StructType schema() {
-    return info.schema();
+    return schema;
   }
 }
 
-final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
+class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   private final WritableTable table;
   private final LogicalWriteInfo info;
   private WriteBuilder inner;
@@ -1136,10 +1173,9 @@ final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
 
   @Override
   public Write build() {
-    Map<String, String> options = info.options().asCaseSensitiveMap();
     return !hasBucketColumn() || table.bucketCount() == 1
-        ? new TableWrite(table, options, inner.build())
-        : new BucketedWrite(table, options, inner.build());
+        ? new TableWrite(table, info, inner.build())
+        : new BucketedWrite(table, info, inner.build());
   }
 
   /** Rows of a stream come as they are: without the key, Python says whether they fit. */
@@ -1149,15 +1185,24 @@ final class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   }
 }
 
+/** Of a table in which rows take the place of others: it takes streams of rows that change. */
+final class UpdatingWriteBuilder extends TableWriteBuilder implements SupportsStreamingUpdateAsAppend {
+  UpdatingWriteBuilder(WritableTable table, LogicalWriteInfo info, WriteBuilder inner) {
+    super(table, info, inner);
+  }
+}
+
 /** Options that cannot be are an error of the query's own; later they would be one of a Python worker. */
 class TableWrite implements Write {
   final WritableTable table;
+  private final LogicalWriteInfo info;
   private final Map<String, String> options;
   private final Write inner;
 
-  TableWrite(WritableTable table, Map<String, String> options, Write inner) {
+  TableWrite(WritableTable table, LogicalWriteInfo info, Write inner) {
     this.table = table;
-    this.options = options;
+    this.info = info;
+    this.options = info.options().asCaseSensitiveMap();
     this.inner = inner;
   }
 
@@ -1169,7 +1214,21 @@ class TableWrite implements Write {
   @Override
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
-    return inner.toBatch();
+    if (!isMerge()) return inner.toBatch();
+    JsonNode described = KeyedOperation.described(table, RowLevelOperation.Command.MERGE, options);
+    return table.writer(info, info.schema(), KeyedOperation.read(described)).build().toBatch();
+  }
+
+  /**
+   * Whether this is a MERGE that only inserts. Spark makes an append of it, whose query reads the very relation that it
+   * appends to, and asks for no operation; an INSERT that reads the table has a relation of its own for that.
+   */
+  private boolean isMerge() {
+    String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+    QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
+    if (running == null || !(running.analyzed() instanceof V2WriteCommand)) return false;
+    V2WriteCommand command = (V2WriteCommand) running.analyzed();
+    return command.query().collectLeaves().exists(leaf -> leaf.equals(command.table()));
   }
 
   @Override
@@ -1185,29 +1244,38 @@ class TableWrite implements Write {
 }
 
 /** A write whose tasks own whole buckets, so that a commit has few segments. */
-final class BucketedWrite extends TableWrite implements RequiresDistributionAndOrdering {
-  BucketedWrite(WritableTable table, Map<String, String> options, Write inner) {
-    super(table, options, inner);
+interface ClusteredByBucket extends RequiresDistributionAndOrdering {
+  WritableTable table();
+
+  @Override
+  default int requiredNumPartitions() {
+    return Math.min(table().bucketCount(), Math.max(1, Parallelism.ofSession()));
   }
 
   @Override
-  public int requiredNumPartitions() {
-    return Math.min(table.bucketCount(), Math.max(1, Parallelism.ofSession()));
-  }
-
-  @Override
-  public Distribution requiredDistribution() {
+  default Distribution requiredDistribution() {
     Expression[] arguments = {
-      Expressions.literal(table.bucketCount()),
+      Expressions.literal(table().bucketCount()),
       Expressions.literal(requiredNumPartitions()),
-      FieldReference.column(table.bucketColumn())
+      FieldReference.column(table().bucketColumn())
     };
     return Distributions.clustered(new Expression[] {Expressions.apply("slot", arguments)});
   }
 
   @Override
-  public SortOrder[] requiredOrdering() {
+  default SortOrder[] requiredOrdering() {
     return new SortOrder[0];
+  }
+}
+
+final class BucketedWrite extends TableWrite implements ClusteredByBucket {
+  BucketedWrite(WritableTable table, LogicalWriteInfo info, Write inner) {
+    super(table, info, inner);
+  }
+
+  @Override
+  public WritableTable table() {
+    return table;
   }
 }
 
@@ -1219,6 +1287,239 @@ final class Parallelism {
   }
 }
 
+// -- UPDATE, DELETE, MERGE -------------------------------------------------------------------------------------------
+
+/** An operation on rows that are told by their primary key. Whether the table takes it, Python says when it begins. */
+final class KeyedOperation implements SupportsDelta {
+  private final WritableTable table;
+  private final Command command;
+  private final JsonNode described;
+
+  KeyedOperation(WritableTable table, RowLevelOperationInfo info) {
+    this.table = table;
+    this.command = info.command();
+    this.described = described(table, command, info.options().asCaseSensitiveMap());
+  }
+
+  static JsonNode described(WritableTable table, Command command, Map<String, String> options) {
+    ObjectNode arguments = Json.object().put("pin", table.loaded.get("pin").asText()).put("command", command.name());
+    arguments.set("options", Json.object(options));
+    return table.catalog.ask("row_level_operation", arguments);
+  }
+
+  /** What the operation read, as its writer takes it. */
+  static Map<String, String> read(JsonNode described) {
+    return Map.of("__streamhouse_read", described.get("read").asText());
+  }
+
+  @Override
+  public Command command() {
+    return command;
+  }
+
+  @Override
+  public String description() {
+    return "streamhouse " + command + " of " + table.tableName();
+  }
+
+  /** All scans of the table that the operation writes are of one state, and nothing else prunes them. */
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    ObjectNode pinned = ((ObjectNode) table.loaded.deepCopy()).put("pin", described.get("pin").asText());
+    ReadableTable read = new ReadableTable(table.catalog, table.identifier, pinned);
+    return new TableScanBuilder(read, options.asCaseSensitiveMap(), false);
+  }
+
+  @Override
+  public NamedReference[] rowId() {
+    List<NamedReference> found = new ArrayList<>();
+    for (String column : Json.list(described.get("row_id"))) found.add(FieldReference.column(column));
+    return found.toArray(new NamedReference[0]);
+  }
+
+  @Override
+  public DeltaWriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    StructType written = (StructType) DataType.fromJson(described.get("schema").asText());
+    return new DeltaWriteBuilder() {
+      @Override
+      public DeltaWrite build() {
+        Write inner = table.writer(info, written, read(described)).build();
+        return table.bucketColumn() == null || table.bucketCount() == 1
+            ? new OperationWrite(table, inner, written)
+            : new BucketedOperationWrite(table, inner, written);
+      }
+    };
+  }
+}
+
+class OperationWrite implements DeltaWrite {
+  final WritableTable table;
+  private final Write inner;
+  private final StructType written;
+
+  OperationWrite(WritableTable table, Write inner, StructType written) {
+    this.table = table;
+    this.inner = inner;
+    this.written = written;
+  }
+
+  @Override
+  public String description() {
+    return inner.description();
+  }
+
+  @Override
+  public DeltaBatchWrite toBatch() {
+    return new OperationBatchWrite(inner.toBatch(), written, table.schema.length());
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return inner.supportedCustomMetrics();
+  }
+}
+
+final class BucketedOperationWrite extends OperationWrite implements ClusteredByBucket {
+  BucketedOperationWrite(WritableTable table, Write inner, StructType written) {
+    super(table, inner, written);
+  }
+
+  @Override
+  public WritableTable table() {
+    return table;
+  }
+}
+
+/** Python's writer takes rows as an iterator, Spark hands them over one by one: each task calls it once a chunk. */
+final class OperationBatchWrite implements DeltaBatchWrite {
+  private final BatchWrite inner;
+  private final StructType written;
+  private final int columns;
+
+  OperationBatchWrite(BatchWrite inner, StructType written, int columns) {
+    this.inner = inner;
+    this.written = written;
+    this.columns = columns;
+  }
+
+  @Override
+  public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+    return new OperationWriterFactory(inner.createBatchWriterFactory(info), written, columns);
+  }
+
+  @Override
+  public void commit(WriterCommitMessage[] messages) {
+    inner.commit(flat(messages));
+  }
+
+  @Override
+  public void abort(WriterCommitMessage[] messages) {
+    inner.abort(flat(messages));
+  }
+
+  private static WriterCommitMessage[] flat(WriterCommitMessage[] messages) {
+    List<WriterCommitMessage> found = new ArrayList<>();
+    for (WriterCommitMessage message : messages) {
+      if (message == null) found.add(null);
+      else found.addAll(((ChunkMessages) message).chunks);
+    }
+    return found.toArray(new WriterCommitMessage[0]);
+  }
+}
+
+final class ChunkMessages implements WriterCommitMessage {
+  private static final long serialVersionUID = 1L;
+  final ArrayList<WriterCommitMessage> chunks = new ArrayList<>();
+}
+
+final class OperationWriterFactory implements DeltaWriterFactory {
+  private static final long serialVersionUID = 1L;
+  private final DataWriterFactory inner;
+  private final StructType written;
+  private final int columns;
+
+  OperationWriterFactory(DataWriterFactory inner, StructType written, int columns) {
+    this.inner = inner;
+    this.written = written;
+    this.columns = columns;
+  }
+
+  @Override
+  public DeltaWriter<InternalRow> createWriter(int partition, long task) {
+    return new OperationWriter(inner, partition, task, written, columns);
+  }
+}
+
+/** Rows as Python takes them: what is done, the key of the row that was read, and the columns of the one to write. */
+final class OperationWriter implements DeltaWriter<InternalRow> {
+  private static final int CHUNK_ROWS = 1 << 16;
+  private static final long CHUNK_BYTES = 32L << 20;
+  private final DataWriterFactory inner;
+  private final int partition;
+  private final long task;
+  private final UnsafeProjection projection;
+  private final InternalRow noKey;
+  private final InternalRow noRow;
+  private final ChunkMessages messages = new ChunkMessages();
+  private final List<InternalRow> chunk = new ArrayList<>();
+  private long chunkBytes;
+
+  OperationWriter(DataWriterFactory inner, int partition, long task, StructType written, int columns) {
+    this.inner = inner;
+    this.partition = partition;
+    this.task = task;
+    this.projection = UnsafeProjection.create(written);
+    this.noKey = new GenericInternalRow(written.length() - 1 - columns);
+    this.noRow = new GenericInternalRow(columns);
+  }
+
+  @Override
+  public void insert(InternalRow row) throws IOException {
+    add("insert", noKey, row);
+  }
+
+  @Override
+  public void update(InternalRow metadata, InternalRow id, InternalRow row) throws IOException {
+    add("update", id, row);
+  }
+
+  @Override
+  public void delete(InternalRow metadata, InternalRow id) throws IOException {
+    add("delete", id, noRow);
+  }
+
+  private void add(String kind, InternalRow id, InternalRow row) throws IOException {
+    InternalRow first = new GenericInternalRow(new Object[] {UTF8String.fromString(kind)});
+    UnsafeRow copy = projection.apply(new JoinedRow(first, new JoinedRow(id, row))).copy();
+    chunk.add(copy);
+    chunkBytes += copy.getSizeInBytes();
+    if (chunk.size() >= CHUNK_ROWS || chunkBytes >= CHUNK_BYTES) writeChunk();
+  }
+
+  private void writeChunk() throws IOException {
+    if (chunk.isEmpty()) return;
+    try (DataWriter<InternalRow> writer = inner.createWriter(partition, task)) {
+      writer.writeAll(chunk.iterator());
+      messages.chunks.add(writer.commit());
+    }
+    chunk.clear();
+    chunkBytes = 0;
+  }
+
+  @Override
+  public WriterCommitMessage commit() throws IOException {
+    writeChunk();
+    return messages;
+  }
+
+  /** What chunks staged is visible to nobody; cleaning takes it. */
+  @Override
+  public void abort() {}
+
+  @Override
+  public void close() {}
+}
+
 // -- reads -----------------------------------------------------------------------------------------------------------
 
 final class TableScanBuilder
@@ -1228,14 +1529,16 @@ final class TableScanBuilder
         SupportsPushDownAggregates {
   private final ReadableTable table;
   private final Map<String, String> options;
+  private final boolean takesRuntimeFilters;
   private StructType required;
   private Predicate[] predicates = new Predicate[0];
   private int limit = -1;
   private Scan answered;
 
-  TableScanBuilder(ReadableTable table, Map<String, String> options) {
+  TableScanBuilder(ReadableTable table, Map<String, String> options, boolean takesRuntimeFilters) {
     this.table = table;
     this.options = options;
+    this.takesRuntimeFilters = takesRuntimeFilters;
     this.required = table.schema;
   }
 
@@ -1322,23 +1625,21 @@ final class TableScanBuilder
 
   @Override
   public Scan build() {
-    return answered != null ? answered : new TableScan(table, options, required, predicates, limit);
+    if (answered != null) return answered;
+    return takesRuntimeFilters
+        ? new FilteredTableScan(table, options, required, predicates, limit)
+        : new TableScan(table, options, required, predicates, limit);
   }
 }
 
 /** One read of a pinned table: files for Spark's own Parquet reader, and groups that Python reads as Arrow batches. */
-final class TableScan
-    implements Scan,
-        Batch,
-        SupportsReportStatistics,
-        SupportsReportPartitioning,
-        SupportsRuntimeV2Filtering {
-  private final ReadableTable table;
+class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReportPartitioning {
+  final ReadableTable table;
+  final StructType required;
+  final List<Predicate> predicates;
   private final Map<String, String> options;
-  private final StructType required;
-  private final List<Predicate> predicates;
   private final int limit;
-  private JsonNode plan;
+  JsonNode plan;
   private boolean streaming;
 
   TableScan(
@@ -1408,24 +1709,6 @@ final class TableScan
     if (!keyed()) return new UnknownPartitioning(groups);
     Expression key = Expressions.bucket(table.bucketCount(), table.bucketColumn());
     return new KeyGroupedPartitioning(new Expression[] {key}, groups);
-  }
-
-  @Override
-  public NamedReference[] filterAttributes() {
-    List<NamedReference> found = new ArrayList<>();
-    List<String> wanted = new ArrayList<>(Json.list(table.loaded.get("partition_columns")));
-    if (table.bucketColumn() != null) wanted.add(table.bucketColumn());
-    for (String column : wanted) {
-      if (Arrays.asList(required.fieldNames()).contains(column)) found.add(FieldReference.column(column));
-    }
-    return found.toArray(new NamedReference[0]);
-  }
-
-  /** Values that the other side of a join has, known only when the query runs: plan again with them. */
-  @Override
-  public void filter(Predicate[] found) {
-    predicates.addAll(Arrays.asList(found));
-    plan = null;
   }
 
   @Override
@@ -1581,7 +1864,8 @@ final class TableScan
   /** Equal scans read the same rows: Spark reuses their exchanges. */
   @Override
   public boolean equals(Object other) {
-    return other instanceof TableScan
+    return other != null
+        && getClass() == other.getClass()
         && table.id().equals(((TableScan) other).table.id())
         && request().equals(((TableScan) other).request());
   }
@@ -1589,6 +1873,32 @@ final class TableScan
   @Override
   public int hashCode() {
     return Objects.hash(table.id(), Arrays.hashCode(required.fieldNames()));
+  }
+}
+
+/** The scan of a query that only reads: Spark may filter it by what the other side of a join turned out to have. */
+final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filtering {
+  FilteredTableScan(
+      ReadableTable table, Map<String, String> options, StructType required, Predicate[] predicates, int limit) {
+    super(table, options, required, predicates, limit);
+  }
+
+  @Override
+  public NamedReference[] filterAttributes() {
+    List<NamedReference> found = new ArrayList<>();
+    List<String> wanted = new ArrayList<>(Json.list(table.loaded.get("partition_columns")));
+    if (table.bucketColumn() != null) wanted.add(table.bucketColumn());
+    for (String column : wanted) {
+      if (Arrays.asList(required.fieldNames()).contains(column)) found.add(FieldReference.column(column));
+    }
+    return found.toArray(new NamedReference[0]);
+  }
+
+  /** Values that the other side of a join has, known only when the query runs: plan again with them. */
+  @Override
+  public void filter(Predicate[] found) {
+    predicates.addAll(Arrays.asList(found));
+    plan = null;
   }
 }
 

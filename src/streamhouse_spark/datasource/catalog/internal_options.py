@@ -9,6 +9,8 @@ CALL_OPTION: Final = "__streamhouse_call"
 ARGUMENTS_OPTION: Final = "__streamhouse_args"
 UUID_OPTION: Final = "__streamhouse_uuid"
 """The table that the catalog loaded, beside its name in ``path``."""
+READ_OPTION: Final = "__streamhouse_read"
+"""Of a write of UPDATE, DELETE or MERGE: the state that it read, a `ReadBase`."""
 
 
 def is_internal(option: str) -> bool:

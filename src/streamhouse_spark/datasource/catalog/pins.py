@@ -36,6 +36,8 @@ class ReadPin:
     as_of_ms: int | None = None
     lake_snapshot: int | None = None
     """With suffix ``lake``: the snapshot; None where there was none yet."""
+    is_rewritten: bool = False
+    """An UPDATE, DELETE or MERGE reads the table to write it."""
 
     @property
     def name(self) -> str:

@@ -34,6 +34,8 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.pieces import ReadPlan
 from streamhouse_spark.datasource.planning import row_bytes
 from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
@@ -66,6 +68,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "schema": offered_schema(_columns(table, state, pin), state.schema).json(),
         "partitioning": partitioning_of(table) if shown else [],
         "properties": properties_of(table),
+        "takes_updates": kind == "table" and _takes_updates(state),
         "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
         "partition_columns": list(state.partition_by) if shown else [],
         "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
@@ -82,6 +85,14 @@ def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
     if pin.suffix == CHANGELOG:
         return with_fields(CHANGELOG_FIELDS, state.schema.arrow)
     return canonical_schema(open_view(table, pin.suffix).schema)
+
+
+def _takes_updates(state: TableState) -> bool:
+    """Whether a stream of rows that change can be written: only where a row takes the place of the one before it."""
+    if not state.primary_key:
+        return False
+    properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
+    return properties.merge_engine in ("last_row", "versioned")
 
 
 def _metadata_columns() -> list[dict[str, Any]]:
@@ -101,10 +112,18 @@ def _estimate(state: TableState) -> tuple[int, int]:
 
 
 def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The work of one scan. Raises as reads do, and `InvalidOptionError` for options that the name cannot have."""
+    """The work of one scan.
+
+    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` where the
+    scan is of a table that is written by what it reads, and that changed since it was loaded.
+    """
     pin = ReadPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
+    if pin.is_rewritten:
+        # Spark loads what else a statement reads anew when the statement runs: later than what it writes. Where nothing
+        # happened until now, that is the same state.
+        ReadBase.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
     available = with_fields(hidden, _columns(table, state, pin))
     columns = tuple(available.field(str(name)).name for name in args["columns"])

@@ -32,7 +32,12 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
         case "writeStream":
             parse_stream_write_options(given)
         case "write":
-            parse_write_options(given)
+            if parse_write_options(given).partial_update:
+                raise InvalidOptionError(
+                    f"option partialUpdate of a write into {arguments['name']}: Spark gives the columns that the rows "
+                    "lack the value NULL before they come here, so they would be overwritten; use MERGE INTO … WHEN "
+                    "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
+                )
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}

@@ -1,0 +1,116 @@
+"""UPDATE, DELETE and MERGE of the Spark catalog: tasks stage what becomes of rows, the driver commits it by key.
+
+The rows that arrive are one for each row that an operation inserts, updates or deletes: what it does, the primary key
+of the row that was read (null for an insertion), and the table's columns (null for a deletion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.keyed_staging import KeyedStagingPlan, commit_intents
+from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, received
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.staging import Staged
+from streamhouse_spark.options import WriteOptions
+from streamhouse_spark.schema import TableSchema
+
+KIND: Final = "__streamhouse_kind"
+"""``insert``, ``update`` or ``delete``; the JVM class says so."""
+_READ: Final = "__streamhouse_read_"
+
+
+def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
+    """The columns of the rows that arrive."""
+    read = [pa.field(f"{_READ}{name}", schema.column(name).type) for name in key]
+    columns = [pa.field(column.name, column.type) for column in schema.columns]
+    return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
+
+
+@dataclass(frozen=True, slots=True)
+class RowLevelPlan:
+    """All that a task needs to stage what becomes of rows."""
+
+    staging: KeyedStagingPlan
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.staging.key
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
+        """As `KeyedStagingPlan.stage`. Raises `SchemaMismatchError` where an update changes a primary key."""
+        return self.staging.stage(self._by_key(batch) for batch in batches)
+
+    def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the key that they are about in the key's columns."""
+        kinds = batch.column(KIND)
+        read = [batch.column(f"{_READ}{name}") for name in self.key]
+        written = [batch.column(name) for name in self.key]
+        self._require_same(kinds, read, written)
+        deleted = pc.equal(kinds, "delete")
+        keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
+        found |= zip(self.key, keys, strict=True)
+        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if not name.startswith(_READ)})
+
+    def _require_same(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
+        updated = pc.equal(kinds, "update")
+        before, after = ([column.filter(updated) for column in columns] for columns in (read, written))
+        if not len(before[0]):
+            return
+        differs = np.ones(len(before[0]), np.bool_)
+        if not any(column.null_count for column in after):
+            differs = pc.not_equal(encode_keys(before), encode_keys(after)).to_numpy(zero_copy_only=False)
+        if not differs.any():
+            return
+        row = int(np.argmax(differs))
+        changes = (
+            f"{name} = {a[row].as_py()!r} would become {b[row].as_py()!r}"
+            for name, a, b in zip(self.key, before, after, strict=True)
+        )
+        raise SchemaMismatchError(
+            f"table {self.staging.table}: an UPDATE sets the primary key ({', '.join(changes)}), and a row keeps its "
+            "key; nothing was written: leave these columns out, or INSERT the rows under their new keys and DELETE the "
+            "old ones"
+        )
+
+
+class RowLevelWriter(DataSourceArrowWriter):
+    """Commits what an operation makes of the rows that it read, all of it or nothing.
+
+    **Commit point:** the one commit record, refused where the table is no longer what was read. A task calls `write`
+    once for each part of its rows. Of a MERGE that only inserts come just the table's columns.
+    """
+
+    def __init__(self, connection: Connection, name: str, read: ReadBase, schema: StructType) -> None:
+        has_kinds = KIND in schema.fieldNames()
+        frame = StructType([field for field in schema.fields if not field.name.startswith(_READ)])
+        options = WriteOptions(row_kind_column=KIND if has_kinds else None)
+        self._staging = KeyedStagingPlan.of(connection, connection.table(name), frame, options)
+        self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
+        self._read = read
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return StagedMessage(self._plan.stage(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Where no row is touched there is nothing to commit, and nothing to be in conflict with."""
+        intents = all_staged(received(messages))
+        if intents is not None:
+            staging = self._staging
+            table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
+            commit_intents(table, staging, intents, transaction=None, read=self._read)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to do, as in `StreamhouseWriter.abort`."""

@@ -1,0 +1,566 @@
+"""DELETE, UPDATE and MERGE INTO on tables with a primary key, and streams in update mode, through the catalog."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from streamhouse_spark import Warehouse
+
+pytestmark = pytest.mark.spark
+COLUMNS = "id BIGINT, name STRING, n INT, PRIMARY KEY (id)"
+
+
+@pytest.fixture
+def make(spark, wh, request):
+    """Tables of this test: their names in SQL."""
+    wh.create_database("dml")
+
+    def make(suffix="", columns=COLUMNS, **properties):
+        name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:70] + suffix
+        texts = {"bucket.num": "3", **{key.replace("__", "-").replace("_", "."): v for key, v in properties.items()}}
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in texts.items())
+        spark.sql(f"CREATE TABLE streamhouse.dml.{name} ({columns}) TBLPROPERTIES ({listed})")
+        return f"streamhouse.dml.{name}"
+
+    return make
+
+
+@pytest.fixture
+def name(make):
+    return make()
+
+
+@pytest.fixture
+def filled(spark, name):
+    """Ten rows: ``(i, 'n<i>', i)``."""
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
+    return name
+
+
+def found(spark, query):
+    return [tuple(row) for row in spark.sql(query).collect()]
+
+
+def merge_into(name, values, clauses, on="t.id = s.id", columns="id, name, n"):
+    return f"MERGE INTO {name} t USING (SELECT * FROM VALUES {values} AS v({columns})) s ON {on} {clauses}"
+
+
+def rows(spark, name):
+    return {row[0]: row[1:] for row in found(spark, f"SELECT * FROM {name}")}
+
+
+def opened(wh, name):
+    return wh.table(name.removeprefix("streamhouse."))
+
+
+def changes(spark, name):
+    """How often each kind of change is in the log."""
+    database, _, table = name.rpartition(".")
+    return dict(found(spark, f"SELECT _change_type, count(*) FROM {database}.`{table}$changelog` GROUP BY 1"))
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark41
+def test_delete(spark, wh, filled):
+    version = opened(wh, filled).state.version
+    spark.sql(f"DELETE FROM {filled} WHERE n > 7 OR name = 'n3'")
+    assert sorted(rows(spark, filled)) == [0, 1, 2, 4, 5, 6, 7]
+    assert opened(wh, filled).state.version == version + 1  # one record
+    spark.sql(f"DELETE FROM {filled} WHERE id = 77")
+    assert opened(wh, filled).state.version == version + 1  # nothing was deleted
+    assert changes(spark, filled) == {"insert": 10, "delete": 3}
+
+
+@pytest.mark.spark41
+def test_delete_by_subqueries(spark, filled, make):
+    other = make("_other")
+    spark.sql(f"INSERT INTO {other} VALUES (2, 'x', 1), (4, 'x', 9)")
+    spark.sql(f"DELETE FROM {filled} WHERE id IN (SELECT id FROM {other})")
+    spark.sql(f"DELETE FROM {filled} t WHERE EXISTS (SELECT 1 FROM {other} o WHERE o.n = t.n)")
+    spark.sql(f"DELETE FROM {filled} WHERE n < (SELECT max(n) FROM {filled}) - 3")
+    assert sorted(rows(spark, filled)) == [5, 6, 7, 8]
+    spark.sql(f"DELETE FROM {filled} WHERE id NOT IN (SELECT id + 1 FROM {filled})")
+    assert sorted(rows(spark, filled)) == [6, 7, 8]
+
+
+@pytest.mark.spark41
+def test_update(spark, wh, filled):
+    spark.sql(f"UPDATE {filled} SET n = n * 10 + id, name = upper(name) WHERE id >= 8")
+    spark.sql(f"UPDATE {filled} SET name = NULL, id = id WHERE n = 0")
+    spark.sql(f"UPDATE {filled} SET n = (SELECT max(n) FROM {filled}) WHERE id = 1")
+    expected = {i: (f"n{i}", i) for i in range(2, 8)}
+    assert rows(spark, filled) == expected | {0: (None, 0), 1: ("n1", 99), 8: ("N8", 88), 9: ("N9", 99)}
+    spark.sql(f"UPDATE {filled} SET n = n + 1")
+    assert found(spark, f"SELECT sum(n) FROM {filled}") == [(27 + 0 + 99 + 88 + 99 + 10,)]
+    assert changes(spark, filled) == {"insert": 10, "update_before": 14, "update_after": 14}
+
+
+@pytest.mark.spark41
+def test_merge_with_every_clause(spark, wh, filled):
+    version = opened(wh, filled).state.version
+    clauses = """
+        WHEN MATCHED AND s.n = 0 THEN DELETE
+        WHEN MATCHED AND s.id < 3 THEN UPDATE SET *
+        WHEN MATCHED THEN UPDATE SET n = t.n + s.n
+        WHEN NOT MATCHED AND s.n > 0 THEN INSERT *
+        WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, 'late')
+        WHEN NOT MATCHED BY SOURCE AND t.id > 8 THEN DELETE
+        WHEN NOT MATCHED BY SOURCE AND t.id > 6 THEN UPDATE SET name = 'old'"""
+    values = "(1, 'a', 5), (2, 'b', 0), (3, 'c', 5), (20, 'd', 1), (21, 'e', 0)"
+    spark.sql(merge_into(filled, values, clauses))
+    assert rows(spark, filled) == {
+        0: ("n0", 0),
+        1: ("a", 5),
+        3: ("n3", 8),
+        **{i: (f"n{i}", i) for i in (4, 5, 6)},
+        7: ("old", 7),
+        8: ("old", 8),
+        20: ("d", 1),
+        21: ("late", None),
+    }
+    assert opened(wh, filled).state.version == version + 1
+
+
+def test_merge_of_a_frame(spark, filled):
+    source = spark.createDataFrame([(1, "a", 100), (50, "b", 500)], "id long, name string, n int")
+    merge = source.alias("s").mergeInto(filled, f.expr(f"{filled}.id = s.id"))
+    merge.whenMatched().updateAll().whenNotMatched().insertAll().whenNotMatchedBySource(
+        f.expr("n > 3")
+    ).delete().merge()
+    assert rows(spark, filled) == {0: ("n0", 0), 1: ("a", 100), 2: ("n2", 2), 3: ("n3", 3), 50: ("b", 500)}
+
+
+@pytest.mark.spark41
+def test_a_merge_that_reads_its_own_table_reads_one_state(spark, filled):
+    for times in (1, 2):
+        spark.sql(f"""
+            MERGE INTO {filled} t USING (SELECT id + {10 * times} AS id, name, n FROM {filled} UNION ALL
+                                         SELECT id, name, n FROM {filled} WHERE id < 5) s
+            ON t.id = s.id WHEN MATCHED AND s.n = t.n THEN UPDATE SET n = s.n + 1
+            WHEN NOT MATCHED THEN INSERT *""")
+    first = {i: (f"n{i}", i + 1 if i < 5 else i) for i in range(10)} | {10 + i: (f"n{i}", i) for i in range(10)}
+    again = {20 + i: values for i, values in first.items()}
+    assert rows(spark, filled) == first | {i: (f"n{i}", i + 2) for i in range(5)} | again
+
+
+def test_rows_of_several_chunks(spark, name):
+    """A task hands its rows to Python in parts of 65,536."""
+    spark.sql(f"INSERT INTO {name} SELECT id, 'x', 0 FROM range(0, 250000, 1, 2)")
+    spark.sql(f"UPDATE {name} SET n = id % 1000 WHERE id >= 1000")
+    spark.sql(f"DELETE FROM {name} WHERE id % 2 = 1")
+    assert found(spark, f"SELECT count(*), sum(n), count_if(n <> id % 1000 AND id >= 1000) FROM {name}") == [
+        (125000, sum(i % 1000 for i in range(1000, 250000, 2)), 0)
+    ]
+
+
+def test_a_cached_table_is_read_anew(spark, filled):
+    spark.sql(f"CACHE TABLE {filled}")
+    try:
+        spark.sql(f"UPDATE {filled} SET n = 50 WHERE id = 5")
+        spark.sql(f"DELETE FROM {filled} WHERE id < 5")
+        assert found(spark, f"SELECT min(id), max(n) FROM {filled}") == [(5, 50)]
+    finally:
+        spark.sql(f"UNCACHE TABLE {filled}")
+
+
+@pytest.mark.parametrize("clause", ["n > 3", "id IN (1, 2)", "true"])
+def test_explaining_writes_nothing(spark, wh, filled, clause):
+    version = opened(wh, filled).state.version
+    spark.sql(f"EXPLAIN UPDATE {filled} SET n = 0 WHERE {clause}").collect()
+    assert opened(wh, filled).state.version == version
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("STRING", "''", "'é\\0x'"),
+        ("BINARY", "X''", "X'00FF'"),
+        ("DECIMAL(20,3)", "-1.5", "12345678901234567.125"),
+        ("TIMESTAMP", "TIMESTAMP'1969-12-31 23:59:59.999999'", "TIMESTAMP'2026-11-01 01:30:00'"),
+        ("DATE", "DATE'1969-01-01'", "DATE'2026-01-01'"),
+        ("DOUBLE", "double('NaN')", "double('-0.0')"),
+    ],
+    ids=lambda types: types[0].partition("(")[0].lower(),
+)
+def test_keys_of_two_columns_and_every_kind(spark, make, types):
+    kind, first, second = types
+    columns = f"k {kind}, part INT, v INT, PRIMARY KEY (k, part)"
+    name = make(columns=columns, bucket_key="part" if kind == "DOUBLE" else "k")
+    spark.sql(f"INSERT INTO {name} VALUES ({first}, 1, 1), ({first}, 2, 2), ({second}, 1, 3)")
+    spark.sql(f"UPDATE {name} SET v = v + 10 WHERE k = {first}")
+    spark.sql(f"DELETE FROM {name} WHERE k = {first} AND part = 2")
+    values, on = f"({second}, 1, 7), ({second}, 9, 8)", "t.k = s.k AND t.part = s.part"
+    clauses = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    spark.sql(merge_into(name, values, clauses, on, "k, part, v"))
+    assert found(spark, f"SELECT part, v FROM {name} ORDER BY v") == [(1, 7), (9, 8), (1, 11)]
+
+
+@pytest.mark.spark41
+def test_a_key_that_would_change_is_refused(spark, filled):
+    before = rows(spark, filled)
+    merge = merge_into(filled, "(30, 'n3', 1)", "WHEN MATCHED THEN UPDATE SET *", on="t.name = s.name")
+    for statement in (f"UPDATE {filled} SET id = id + 1 WHERE id = 3", merge):
+        with pytest.raises(PySparkException, match=r"primary key \(id = 3 would become (4|30)\).*INSERT the rows"):
+            spark.sql(statement)
+    assert rows(spark, filled) == before
+
+
+def test_a_deletion_and_an_insertion_of_one_key(spark, filled):
+    """The row that is matched by name goes, another one gets its key."""
+    clauses = "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"
+    spark.sql(merge_into(filled, "(5, 'n3', 0), (3, 'new', 33)", clauses, on="t.name = s.name"))
+    assert rows(spark, filled)[3] == ("new", 33)
+
+
+def test_two_rows_of_one_key_are_refused(spark, filled):
+    before = rows(spark, filled)
+    with pytest.raises(PySparkException, match=r"2 rows of one primary key \(id = 70\).*make the rows of its source"):
+        spark.sql(merge_into(filled, "(70, 'a', 1), (70, 'b', 2)", "WHEN NOT MATCHED THEN INSERT *"))
+    with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
+        spark.sql(merge_into(filled, "(7, 'a', 1), (7, 'b', 2)", "WHEN MATCHED THEN UPDATE SET *"))
+    assert rows(spark, filled) == before
+
+
+# -- random statements -------------------------------------------------------------------------------------------------
+
+
+def null_safe(compute):
+    """As SQL does it: null where a value is null."""
+    return lambda *values: None if None in values else compute(*values)
+
+
+def condition(rng, model, name, alias=""):
+    """A condition in SQL and on ``(id, name, n)``."""
+    k = rng.randrange(12)
+    ns = {row[1] for key, row in model.items() if key < k}
+    in_ns = lambda _id, _name, n: n is not None and n in ns  # noqa: E731 - one of a list
+    return rng.choice(
+        [
+            (f"{alias}n > {k}", lambda _id, _name, n: bool(null_safe(lambda n: n > k)(n))),
+            (f"{alias}id % 3 = {k % 3}", lambda key, _name, _n: key % 3 == k % 3),
+            (f"{alias}name IS NULL OR {alias}n IS NULL", lambda _id, name, n: name is None or n is None),
+            (f"NOT ({alias}n = {k})", lambda _id, _name, n: n is not None and n != k),
+            (f"{alias}id IN ({k}, {k + 1}, {k + 2})", lambda key, _name, _n: k <= key <= k + 2),
+            *([] if alias else [(f"n IN (SELECT n FROM {name} WHERE id < {k})", in_ns)]),
+        ]
+    )
+
+
+def delete(rng, model, name):
+    sql, holds = condition(rng, model, name)
+    return f"DELETE FROM {name} WHERE {sql}", {k: v for k, v in model.items() if not holds(k, *v)}
+
+
+def update(rng, model, name):
+    sql, holds = condition(rng, model, name)
+    plus, bang = null_safe(lambda n, key: n + key), null_safe(lambda text: text + "!")
+    changed = {k: (bang(v[0]), plus(v[1], k)) if holds(k, *v) else v for k, v in model.items()}
+    return f"UPDATE {name} SET n = n + id, name = concat(name, '!') WHERE {sql}", changed
+
+
+def merge(rng, model, name):
+    keys = rng.sample(range(16), rng.randint(1, 6))
+    source = {k: (rng.choice([None, "s", "t"]), rng.choice([None, *range(12)])) for k in keys}
+    text = ", ".join(
+        f"({k}, {'NULL' if s is None else repr(s)}, {'NULL' if n is None else n})" for k, (s, n) in source.items()
+    )
+    deletes, updates, stale = (condition(rng, model, name, alias) for alias in ("s.", "t.", "t."))
+    after = {}
+    for key, row in model.items():
+        if key not in source:
+            if not stale[1](key, *row):
+                after[key] = row
+        elif deletes[1](key, *source[key]):
+            pass
+        elif updates[1](key, *row):
+            after[key] = source[key]
+        else:
+            after[key] = (row[0], source[key][1])
+    after |= {key: row for key, row in source.items() if key not in model and row[1] != 3}
+    clauses = (
+        f"WHEN MATCHED AND {deletes[0]} THEN DELETE WHEN MATCHED AND {updates[0]} THEN UPDATE SET * "
+        "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED AND s.n IS DISTINCT FROM 3 THEN INSERT * "
+        f"WHEN NOT MATCHED BY SOURCE AND {stale[0]} THEN DELETE"
+    )
+    return merge_into(name, text, clauses), after
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_statements(spark, name, seed):
+    rng, model, said = random.Random(seed), {}, []
+    for _ in range(14):
+        if len(model) < 4:
+            model |= {k: (f"v{k}", k) for k in range(10)}
+            said.append(f"INSERT INTO {name} SELECT id, concat('v', id), id FROM range(10)")
+        else:
+            statement, model = rng.choice([delete, update, merge, merge])(rng, model, name)
+            said.append(statement)
+        spark.sql(said[-1])
+        assert rows(spark, name) == model, said
+
+
+# -- conflicts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def meanwhile(spark, tmp_path):
+    """Registers a function of SQL that does something while the statement that calls it runs; it gives its argument."""
+    done = tmp_path / "done"
+
+    def once(do):
+        with contextlib.suppress(FileExistsError):
+            done.touch(exist_ok=False)
+            do()
+
+    return lambda do: spark.udf.register("meanwhile", f.udf(lambda value: (once(do), value)[1], "int"))
+
+
+CONFLICTS = {
+    "upsert": (lambda t: t.upsert([{"id": 99, "name": "x", "n": 1}]), r"bucket \d ended at offset \d+ and ends at"),
+    "deletion": (lambda t: t.delete([4]), r"bucket \d ended at offset \d+ and ends at"),
+    "truncation": (lambda t: t.truncate(), r"it was truncated at offset"),
+}
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize("happens", CONFLICTS)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {} SET n = meanwhile(n) + 1 WHERE id < 3",
+        "DELETE FROM {} WHERE meanwhile(n) < 3",
+        merge_into(
+            "{}", "(50, 5)", "WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, meanwhile(s.n))", columns="id, n"
+        ),
+        merge_into("{}", "(1, 5)", "WHEN MATCHED THEN UPDATE SET n = meanwhile(s.n)", columns="id, n"),
+    ],
+    ids=["update", "delete", "merge that inserts", "merge"],
+)
+def test_a_change_while_it_runs_is_a_conflict(spark, wh, filled, meanwhile, statement, happens):
+    do, message = CONFLICTS[happens]
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+    meanwhile(lambda: do(Warehouse(url).table(table)))
+    model = rows(spark, filled)
+    with pytest.raises(PySparkException, match=f"COMMIT_CONFLICT.*{message}.*run the statement again"):
+        spark.sql(statement.format(filled))
+    expected = {
+        "upsert": model | {99: ("x", 1)},
+        "deletion": {k: v for k, v in model.items() if k != 4},
+        "truncation": {},
+    }
+    assert rows(spark, filled) == expected[happens]
+
+
+def test_a_table_that_was_made_anew_meanwhile_is_not_written(spark, wh, filled, meanwhile):
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+
+    def remake():
+        warehouse = Warehouse(url)
+        warehouse.drop_table(table)
+        warehouse.create_table(table, "id BIGINT, name STRING, n INT", primary_key=["id"])
+
+    meanwhile(remake)
+    with pytest.raises(PySparkException, match="was dropped"):
+        spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1")
+    assert rows(spark, filled) == {}
+
+
+@pytest.mark.parametrize("does", ["columns", "properties", "nothing else"])
+def test_what_changes_no_rows_is_no_conflict(spark, wh, filled, meanwhile, does):
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+
+    def change():
+        opened = Warehouse(url).table(table)
+        if does == "columns":
+            opened.add_columns("more STRING")
+        if does == "properties":
+            opened.alter_properties({"comment": "changed"})
+
+    meanwhile(change)
+    spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1 WHERE id = 1")
+    assert found(spark, f"SELECT name, n FROM {filled} WHERE id = 1") == [("n1", 2)]
+
+
+def test_what_a_statement_reads_elsewhere_is_as_old_as_what_it_writes(spark, filled):
+    """Spark loads tables of subqueries anew when a statement runs, the table that is written when it is analyzed."""
+    if not hasattr(spark, "_jsparkSession"):
+        pytest.skip("needs the plan of a classic session")
+    state = spark._jsparkSession.sessionState()
+    statement = f"DELETE FROM {filled} WHERE n > (SELECT count(*) FROM {filled})"
+    modes = spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode
+    query = state.executePlan(state.sqlParser().parsePlan(statement), modes.SKIP())
+    query.analyzed()
+    spark.sql(f"INSERT INTO {filled} VALUES (20, 'new', 5)")
+    with pytest.raises(Exception, match="COMMIT_CONFLICT"):
+        query.executedPlan()
+
+
+@pytest.mark.spark41
+def test_increments_of_two_sessions_at_once(spark, filled):
+    """None is lost: who lost a race was told, and ran again."""
+    barrier = threading.Barrier(2)
+
+    def increment(_number):
+        session = spark.newSession()
+        barrier.wait(60)
+        conflicts = 0
+        for _ in range(3):
+            while True:
+                try:
+                    session.sql(f"UPDATE {filled} SET n = n + 1")
+                    break
+                except PySparkException as error:
+                    assert "COMMIT_CONFLICT" in str(error), error  # noqa: PT017 - any other is a failure
+                    conflicts += 1
+        return conflicts
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(increment, range(2)))
+    assert rows(spark, filled) == {i: (f"n{i}", i + 6) for i in range(10)}
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def plan_of(spark, statement):
+    return spark.sql(f"EXPLAIN {statement}").collect()[0][0]
+
+
+def test_the_table_that_is_written_is_scanned_once_and_only_for_what_is_needed(spark, filled, make):
+    source = make("_source")
+    spark.sql(f"INSERT INTO {source} VALUES (1, 'a', 1)")
+    plan = plan_of(
+        spark,
+        f"""
+        MERGE INTO {filled} t USING (SELECT * FROM {source} WHERE n < 5) s ON t.id = s.id
+        WHEN MATCHED THEN UPDATE SET *""",
+    )
+    short = filled.removeprefix("streamhouse.")
+    assert len(re.findall(rf"BatchScan.*streamhouse {short} ", plan)) == 1, plan
+    assert "dynamicpruning" not in plan.lower()
+    assert "Slot@" in plan  # tasks own whole buckets
+    plan = plan_of(spark, f"DELETE FROM {filled} WHERE id = 3")
+    assert re.search(rf"streamhouse {short} \[id\], filters \[id", plan), plan
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+STATEMENTS = {
+    "DELETE": "DELETE FROM {} WHERE id = 1",
+    "UPDATE": "UPDATE {} SET n = 1 WHERE id = 1",
+    "MERGE": merge_into("{}", "(1, 'a', 1)", "WHEN MATCHED THEN UPDATE SET *"),
+    "MERGE that inserts": merge_into("{}", "(5, 'a', 1)", "WHEN NOT MATCHED THEN INSERT *"),
+}
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize("command", STATEMENTS)
+def test_tables_without_primary_key(spark, make, command):
+    name = make(columns="id BIGINT, name STRING, n INT")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
+    with pytest.raises(PySparkException, match=rf"no primary key, so {command.split()[0]}.*INSERT OVERWRITE"):
+        spark.sql(STATEMENTS[command].format(name))
+    assert rows(spark, name) == {1: ("a", 1)}
+
+
+@pytest.mark.parametrize("command", STATEMENTS)
+@pytest.mark.parametrize("engine", ["aggregation", "first_row", "versioned"])
+def test_merge_engines_that_make_something_else_of_rows(spark, make, engine, command):
+    more = {"table_merge__engine_versioned_ver__column": "n"} if engine == "versioned" else {}
+    name = make(table_merge__engine=engine, **more)
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
+    with pytest.raises(PySparkException, match=rf"table.merge-engine is {engine}\) makes something else"):
+        spark.sql(STATEMENTS[command].format(name))
+    assert rows(spark, name) == {1: ("a", 1)}
+
+
+@pytest.mark.parametrize("behavior", ["ignore", "disable"])
+def test_tables_that_take_no_deletions(spark, make, behavior):
+    name = make(table_delete_behavior=behavior)
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
+    merge = merge_into(name, "(1, 'A', 5)", "WHEN MATCHED")
+    for statement in (f"DELETE FROM {name} WHERE id = 1", f"{merge} THEN DELETE"):
+        with pytest.raises(PySparkException, match=rf"takes no deletions \(table.delete.behavior is {behavior}\)"):
+            spark.sql(statement)
+    spark.sql(f"{merge} AND s.n = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET *")
+    assert rows(spark, name) == {1: ("A", 5), 2: ("b", 2)}
+
+
+def test_deleting_everything_truncates(spark, wh, filled, make):
+    log = make("_log", columns="id BIGINT, n INT")
+    for name in (filled, log):
+        spark.sql(f"INSERT INTO {name} (id) VALUES (100)")
+        spark.sql(f"DELETE FROM {name}")
+        assert rows(spark, name) == {}
+        assert opened(wh, name).state.truncation is not None
+
+
+def test_other_names_of_a_table_are_only_read(spark, filled):
+    database, _, table = filled.rpartition(".")
+    for suffix in ("lake", "changelog"):
+        with pytest.raises(PySparkException, match=r"(?i)does not support DELETE|delete from"):
+            spark.sql(f"DELETE FROM {database}.`{table}${suffix}` WHERE id = 1")
+
+
+def test_a_partial_update_is_refused_where_spark_fills_the_columns(spark, filled):
+    frame = spark.range(1).selectExpr("id", "'new' AS name")
+    with pytest.raises(PySparkException, match=r"partialUpdate.*MERGE INTO"):
+        frame.writeTo(filled).option("partialUpdate", "true").append()
+    assert rows(spark, filled)[0] == ("n0", 0)
+
+
+# -- streams in update mode --------------------------------------------------------------------------------------------
+
+
+def counted(spark, source, target, checkpoint, mode="update"):
+    query = (
+        spark.readStream.table(source).groupBy("id").agg(f.max("name").alias("name"), f.sum("n").cast("int").alias("n"))
+    )
+    writer = query.writeStream.outputMode(mode).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.toTable(target).awaitTermination()
+
+
+@pytest.mark.spark41
+def test_a_stream_of_changing_rows_upserts(spark, name, make, checkpoint):
+    source = make("_source", columns="id BIGINT, name STRING, n INT")
+    for values, expected in (
+        ("(1, 'a', 1), (2, 'b', 2)", {1: ("a", 1), 2: ("b", 2)}),
+        ("(1, 'c', 5), (3, 'd', 0)", {1: ("c", 6), 2: ("b", 2), 3: ("d", 0)}),
+    ):
+        spark.sql(f"INSERT INTO {source} VALUES {values}")
+        counted(spark, source, name, checkpoint)
+        assert rows(spark, name) == expected
+
+
+@pytest.mark.parametrize("engine", [None, "aggregation"])
+def test_update_mode_is_refused_where_rows_would_add_up(spark, make, checkpoint, engine):
+    source = make("_source", columns="id BIGINT, name STRING, n INT")
+    spark.sql(f"INSERT INTO {source} VALUES (1, 'a', 1)")
+    target = (
+        make("_target", table_merge__engine=engine)
+        if engine
+        else make("_target", columns="id BIGINT, name STRING, n INT")
+    )
+    with pytest.raises(PySparkException, match="does not support Update mode"):
+        counted(spark, source, target, checkpoint)
+    assert rows(spark, target) == {}
+
+
+def test_complete_mode_is_refused(spark, name, make, checkpoint):
+    source = make("_source", columns="id BIGINT, name STRING, n INT")
+    spark.sql(f"INSERT INTO {source} VALUES (1, 'a', 1)")
+    with pytest.raises(PySparkException, match="output mode complete would append every result again"):
+        counted(spark, source, name, checkpoint, "complete")
