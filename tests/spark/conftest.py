@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import streamhouse_spark
+from spark.dml import KEYED
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import compat
 
@@ -68,3 +71,26 @@ def wh(warehouse_url: str) -> Warehouse:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def make(spark: Any, wh: Warehouse, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Makes tables of this test, with a primary key unless it says otherwise; their names in SQL."""
+    wh.create_database("dml")
+
+    def make(suffix: str = "", columns: str = KEYED, **properties: str) -> str:
+        name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:70] + suffix
+        texts = {"bucket.num": "3", **{key.replace("__", "-").replace("_", "."): v for key, v in properties.items()}}
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in texts.items())
+        spark.sql(f"CREATE TABLE streamhouse.dml.{name} ({columns}) TBLPROPERTIES ({listed})")
+        return f"streamhouse.dml.{name}"
+
+    return make
+
+
+@pytest.fixture
+def filled(spark: Any, make: Callable[..., str]) -> str:
+    """A table with a primary key and ten rows: ``(i, 'n<i>', i)``."""
+    name = make()
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
+    return name

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from streamhouse_spark import Warehouse
+from spark.dml import found, merge_into, opened, rows
 
 pytestmark = pytest.mark.spark
-COLUMNS = "id BIGINT, name STRING, n INT, PRIMARY KEY (id)"
-
-
-@pytest.fixture
-def make(spark, wh, request):
-    """Tables of this test: their names in SQL."""
-    wh.create_database("dml")
-
-    def make(suffix="", columns=COLUMNS, **properties):
-        name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:70] + suffix
-        texts = {"bucket.num": "3", **{key.replace("__", "-").replace("_", "."): v for key, v in properties.items()}}
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in texts.items())
-        spark.sql(f"CREATE TABLE streamhouse.dml.{name} ({columns}) TBLPROPERTIES ({listed})")
-        return f"streamhouse.dml.{name}"
-
-    return make
 
 
 @pytest.fixture
 def name(make):
     return make()
-
-
-@pytest.fixture
-def filled(spark, name):
-    """Ten rows: ``(i, 'n<i>', i)``."""
-    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
-    return name
-
-
-def found(spark, query):
-    return [tuple(row) for row in spark.sql(query).collect()]
-
-
-def merge_into(name, values, clauses, on="t.id = s.id", columns="id, name, n"):
-    return f"MERGE INTO {name} t USING (SELECT * FROM VALUES {values} AS v({columns})) s ON {on} {clauses}"
-
-
-def rows(spark, name):
-    return {row[0]: row[1:] for row in found(spark, f"SELECT * FROM {name}")}
-
-
-def opened(wh, name):
-    return wh.table(name.removeprefix("streamhouse."))
 
 
 def changes(spark, name):
@@ -232,204 +189,6 @@ def test_two_rows_of_one_key_are_refused(spark, filled):
     with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
         spark.sql(merge_into(filled, "(7, 'a', 1), (7, 'b', 2)", "WHEN MATCHED THEN UPDATE SET *"))
     assert rows(spark, filled) == before
-
-
-# -- random statements -------------------------------------------------------------------------------------------------
-
-
-def null_safe(compute):
-    """As SQL does it: null where a value is null."""
-    return lambda *values: None if None in values else compute(*values)
-
-
-def condition(rng, model, name, alias=""):
-    """A condition in SQL and on ``(id, name, n)``."""
-    k = rng.randrange(12)
-    ns = {row[1] for key, row in model.items() if key < k}
-    in_ns = lambda _id, _name, n: n is not None and n in ns  # noqa: E731 - one of a list
-    return rng.choice(
-        [
-            (f"{alias}n > {k}", lambda _id, _name, n: bool(null_safe(lambda n: n > k)(n))),
-            (f"{alias}id % 3 = {k % 3}", lambda key, _name, _n: key % 3 == k % 3),
-            (f"{alias}name IS NULL OR {alias}n IS NULL", lambda _id, name, n: name is None or n is None),
-            (f"NOT ({alias}n = {k})", lambda _id, _name, n: n is not None and n != k),
-            (f"{alias}id IN ({k}, {k + 1}, {k + 2})", lambda key, _name, _n: k <= key <= k + 2),
-            *([] if alias else [(f"n IN (SELECT n FROM {name} WHERE id < {k})", in_ns)]),
-        ]
-    )
-
-
-def delete(rng, model, name):
-    sql, holds = condition(rng, model, name)
-    return f"DELETE FROM {name} WHERE {sql}", {k: v for k, v in model.items() if not holds(k, *v)}
-
-
-def update(rng, model, name):
-    sql, holds = condition(rng, model, name)
-    plus, bang = null_safe(lambda n, key: n + key), null_safe(lambda text: text + "!")
-    changed = {k: (bang(v[0]), plus(v[1], k)) if holds(k, *v) else v for k, v in model.items()}
-    return f"UPDATE {name} SET n = n + id, name = concat(name, '!') WHERE {sql}", changed
-
-
-def merge(rng, model, name):
-    keys = rng.sample(range(16), rng.randint(1, 6))
-    source = {k: (rng.choice([None, "s", "t"]), rng.choice([None, *range(12)])) for k in keys}
-    text = ", ".join(
-        f"({k}, {'NULL' if s is None else repr(s)}, {'NULL' if n is None else n})" for k, (s, n) in source.items()
-    )
-    deletes, updates, stale = (condition(rng, model, name, alias) for alias in ("s.", "t.", "t."))
-    after = {}
-    for key, row in model.items():
-        if key not in source:
-            if not stale[1](key, *row):
-                after[key] = row
-        elif deletes[1](key, *source[key]):
-            pass
-        elif updates[1](key, *row):
-            after[key] = source[key]
-        else:
-            after[key] = (row[0], source[key][1])
-    after |= {key: row for key, row in source.items() if key not in model and row[1] != 3}
-    clauses = (
-        f"WHEN MATCHED AND {deletes[0]} THEN DELETE WHEN MATCHED AND {updates[0]} THEN UPDATE SET * "
-        "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED AND s.n IS DISTINCT FROM 3 THEN INSERT * "
-        f"WHEN NOT MATCHED BY SOURCE AND {stale[0]} THEN DELETE"
-    )
-    return merge_into(name, text, clauses), after
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_random_statements(spark, name, seed):
-    rng, model, said = random.Random(seed), {}, []
-    for _ in range(14):
-        if len(model) < 4:
-            model |= {k: (f"v{k}", k) for k in range(10)}
-            said.append(f"INSERT INTO {name} SELECT id, concat('v', id), id FROM range(10)")
-        else:
-            statement, model = rng.choice([delete, update, merge, merge])(rng, model, name)
-            said.append(statement)
-        spark.sql(said[-1])
-        assert rows(spark, name) == model, said
-
-
-# -- conflicts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def meanwhile(spark, tmp_path):
-    """Registers a function of SQL that does something while the statement that calls it runs; it gives its argument."""
-    done = tmp_path / "done"
-
-    def once(do):
-        with contextlib.suppress(FileExistsError):
-            done.touch(exist_ok=False)
-            do()
-
-    return lambda do: spark.udf.register("meanwhile", f.udf(lambda value: (once(do), value)[1], "int"))
-
-
-CONFLICTS = {
-    "upsert": (lambda t: t.upsert([{"id": 99, "name": "x", "n": 1}]), r"bucket \d ended at offset \d+ and ends at"),
-    "deletion": (lambda t: t.delete([4]), r"bucket \d ended at offset \d+ and ends at"),
-    "truncation": (lambda t: t.truncate(), r"it was truncated at offset"),
-}
-
-
-@pytest.mark.spark41
-@pytest.mark.parametrize("happens", CONFLICTS)
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE {} SET n = meanwhile(n) + 1 WHERE id < 3",
-        "DELETE FROM {} WHERE meanwhile(n) < 3",
-        merge_into(
-            "{}", "(50, 5)", "WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, meanwhile(s.n))", columns="id, n"
-        ),
-        merge_into("{}", "(1, 5)", "WHEN MATCHED THEN UPDATE SET n = meanwhile(s.n)", columns="id, n"),
-    ],
-    ids=["update", "delete", "merge that inserts", "merge"],
-)
-def test_a_change_while_it_runs_is_a_conflict(spark, wh, filled, meanwhile, statement, happens):
-    do, message = CONFLICTS[happens]
-    url, table = wh.url, filled.removeprefix("streamhouse.")
-    meanwhile(lambda: do(Warehouse(url).table(table)))
-    model = rows(spark, filled)
-    with pytest.raises(PySparkException, match=f"COMMIT_CONFLICT.*{message}.*run the statement again"):
-        spark.sql(statement.format(filled))
-    expected = {
-        "upsert": model | {99: ("x", 1)},
-        "deletion": {k: v for k, v in model.items() if k != 4},
-        "truncation": {},
-    }
-    assert rows(spark, filled) == expected[happens]
-
-
-def test_a_table_that_was_made_anew_meanwhile_is_not_written(spark, wh, filled, meanwhile):
-    url, table = wh.url, filled.removeprefix("streamhouse.")
-
-    def remake():
-        warehouse = Warehouse(url)
-        warehouse.drop_table(table)
-        warehouse.create_table(table, "id BIGINT, name STRING, n INT", primary_key=["id"])
-
-    meanwhile(remake)
-    with pytest.raises(PySparkException, match="was dropped"):
-        spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1")
-    assert rows(spark, filled) == {}
-
-
-@pytest.mark.parametrize("does", ["columns", "properties", "nothing else"])
-def test_what_changes_no_rows_is_no_conflict(spark, wh, filled, meanwhile, does):
-    url, table = wh.url, filled.removeprefix("streamhouse.")
-
-    def change():
-        opened = Warehouse(url).table(table)
-        if does == "columns":
-            opened.add_columns("more STRING")
-        if does == "properties":
-            opened.alter_properties({"comment": "changed"})
-
-    meanwhile(change)
-    spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1 WHERE id = 1")
-    assert found(spark, f"SELECT name, n FROM {filled} WHERE id = 1") == [("n1", 2)]
-
-
-def test_what_a_statement_reads_elsewhere_is_as_old_as_what_it_writes(spark, filled):
-    """Spark loads tables of subqueries anew when a statement runs, the table that is written when it is analyzed."""
-    if not hasattr(spark, "_jsparkSession"):
-        pytest.skip("needs the plan of a classic session")
-    state = spark._jsparkSession.sessionState()
-    statement = f"DELETE FROM {filled} WHERE n > (SELECT count(*) FROM {filled})"
-    modes = spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode
-    query = state.executePlan(state.sqlParser().parsePlan(statement), modes.SKIP())
-    query.analyzed()
-    spark.sql(f"INSERT INTO {filled} VALUES (20, 'new', 5)")
-    with pytest.raises(Exception, match="COMMIT_CONFLICT"):
-        query.executedPlan()
-
-
-@pytest.mark.spark41
-def test_increments_of_two_sessions_at_once(spark, filled):
-    """None is lost: who lost a race was told, and ran again."""
-    barrier = threading.Barrier(2)
-
-    def increment(_number):
-        session = spark.newSession()
-        barrier.wait(60)
-        conflicts = 0
-        for _ in range(3):
-            while True:
-                try:
-                    session.sql(f"UPDATE {filled} SET n = n + 1")
-                    break
-                except PySparkException as error:
-                    assert "COMMIT_CONFLICT" in str(error), error  # noqa: PT017 - any other is a failure
-                    conflicts += 1
-        return conflicts
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(increment, range(2)))
-    assert rows(spark, filled) == {i: (f"n{i}", i + 6) for i in range(10)}
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
