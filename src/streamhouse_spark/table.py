@@ -44,6 +44,7 @@ from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinn
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
     from streamhouse_spark.keyed_lookup import Lookup
+    from streamhouse_spark.keyed_lookup_one import LookupOne
     from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
@@ -152,6 +153,12 @@ class Table:
         from streamhouse_spark.keyed_lookup import Lookup
 
         return Lookup(self)
+
+    @cached_property
+    def _lookup_one(self) -> LookupOne:
+        from streamhouse_spark.keyed_lookup_one import LookupOne
+
+        return LookupOne(self, self._lookup)
 
     def __repr__(self) -> str:
         state = self.state
@@ -399,6 +406,23 @@ class Table:
             at_least=at_least,
             insert_if_absent=insert_if_absent,
         )
+
+    def lookup_one(
+        self,
+        key: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> dict[str, Any] | None:
+        """The current row of one key as a dict of Python values, None where there is none.
+
+        ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
+        applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
+        are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
+        texts are looked up fastest. Raises as `lookup`.
+        """
+        return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def prefix_lookup(
         self,

@@ -68,6 +68,14 @@ class Tablet:
         """The values of the keys, all of one state. Sorted keys are found faster."""
         return self._read(lambda reader: Found(_begins(reader), _applied(reader), reader.values(keys)))
 
+    def find_one(self, key: bytes) -> Found:
+        """As `find` of one key."""
+        return self._read(lambda reader: Found(_begins(reader), _applied(reader), [reader.value(key)]))
+
+    def find_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
+        """The values of the keys that begin with each of these, all of one state, and how many each has."""
+        return self._read(lambda reader: reader.values_of_prefixes(prefixes))
+
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> int:
         """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
 
