@@ -119,7 +119,7 @@ class Lookup:
         return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
 
     def _matches(self, state: TableState, shape: KeyedShape, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
-        wanted = shape.schema if columns is None else shape.schema.select(columns)
+        wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
         keys = keys.select(names).combine_chunks()
         encoded = encode_keys([_array(column) for column in keys.columns])
@@ -134,10 +134,10 @@ class Lookup:
             values += found
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
-        rows = pa.Table.from_arrays(
-            list(shape.layout.values.unpack(values, wanted.columns).columns), schema=wanted.arrow
-        )
-        return Matches(places[order], rows.take(pa.array(order)))
+        unpacked = shape.layout.values.unpack(values, wanted).columns
+        rows = [column.take(pa.array(order)) for column in unpacked]
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
+        return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
     def state(
         self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None

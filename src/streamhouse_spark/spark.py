@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from streamhouse_spark.datasource.tiering_service import TableStatus
     from streamhouse_spark.lake.tiering import TieringReport
@@ -71,6 +71,54 @@ def tier(
     from streamhouse_spark.datasource.tiering_job import tier_tables
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
+
+
+def lookup_join(
+    df: DataFrame,
+    table: str,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    warehouse: str | None = None,
+    columns: Sequence[str] | None = None,
+    how: Literal["left", "inner"] = "left",
+    prefix: str = "",
+    max_staleness_ms: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Join a batch or a stream with the current rows of a table that has a primary key, by looking them up.
+
+    ::
+
+        orders = spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
+        with_names = streamhouse_spark.lookup_join(orders, "sales.customers", on={"customer": "id"}, columns=["name"])
+
+    Each task looks up the keys of its rows, an Arrow batch at a time, in the tablets of its host: nothing is shuffled,
+    broadcast or kept as state of the query. The first task on a host reads the table's log into the local cache.
+
+    ``on`` names the columns that must be equal: a list where they are called the same on both sides, or a mapping of
+    columns of ``df`` to columns of the table. They are the whole primary key, or its first columns, where a row of
+    ``df`` then comes once for each row of the table that has them. Null keys match nothing. ``columns`` are those
+    to add, by default all that ``on`` does not name, each with ``prefix`` before its name. ``how`` is ``"left"``, with
+    nulls where there is no row, or ``"inner"``. The order of the rows stays.
+
+    **Freshness:** a batch gets the rows that are current when it is looked up: every write committed before, on remote
+    storage as of up to a second before, or up to ``max_staleness_ms``. Two batches of one query may see different rows
+    of the table, and a micro-batch that is replayed may see newer ones than at first. Where results have to follow
+    changes of the table, use `delta_join`.
+
+    ``warehouse`` is a directory or URL; without it the environment variable STREAMHOUSE_WAREHOUSE counts, else the
+    session's catalog ``streamhouse``. ``settings`` are those of `Warehouse`. Works with Spark Connect.
+
+    Raises, before anything runs:
+        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse is not there.
+        SchemaMismatchError: a column is not there, ``on`` is not how the primary key begins, or types differ.
+        InvalidOptionError: the table has no primary key, names clash (set ``prefix``), or ``how`` is none.
+    """
+    from streamhouse_spark.datasource.lookup_join import joined_by_lookup
+    from streamhouse_spark.datasource.session_warehouse import session_connection
+
+    connection = session_connection(df.sparkSession, warehouse, settings)
+    return joined_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
 
 
 class TieringService:

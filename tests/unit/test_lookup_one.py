@@ -152,6 +152,11 @@ class TestMatches:
         assert found.places.tolist() == [0, 2]
         assert found.rows.to_pydict() == {"v": [20, -10]}
 
+    def test_without_columns_only_places_count(self, pairs):
+        found = Lookup(pairs).matches(pa.table({"a": ["x", "nope"]}), columns=[])
+        assert found.places.tolist() == [0, 0]
+        assert found.rows.num_columns == 0
+
     def test_of_nothing(self, pairs):
         found = Lookup(pairs).matches(pairs.schema.empty_table().select(["a"]))
         assert len(found.places) == found.rows.num_rows == 0

@@ -38,6 +38,7 @@ NAMES = {
     "WarehouseNotFoundError",
     "__version__",
     "configure",
+    "lookup_join",
     "register",
     "tier",
 }
