@@ -173,6 +173,8 @@ class DeltaPlan:
         _require_target(target, join)
         own = {column.name.casefold(): column for column in target.schema.columns}
         wanted = join.chosen(columns)
+        for name in columns or ():
+            target.schema.column(name)
         return cls(
             join.how,
             join.left_key,
@@ -242,11 +244,13 @@ class Join:
     def columns(self) -> list[Joined]:
         """The columns of the left table, then those of the right one but for the join columns."""
         right_nullable = self.how == "left"
-        found = [Joined(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
-        for c in self.right.schema.columns:
-            if c.name not in self.on_right.key:
-                found.append(Joined(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable))
-        return found
+        of_left = [Joined(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
+        of_right = [
+            Joined(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable)
+            for c in self.right.schema.columns
+            if c.name not in self.on_right.key
+        ]
+        return of_left + of_right
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, list[Joined]]:
         """The columns to write by their folded names, of which some may be those of two columns."""
@@ -259,9 +263,8 @@ class Join:
             raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
         for name in columns:
             if name.casefold() not in found:
-                raise SchemaMismatchError(
-                    f"columns names '{name}', which the join does not have; it has {', '.join(c.name for c in self.columns)}"
-                )
+                known = ", ".join(c.name for c in self.columns)
+                raise SchemaMismatchError(f"columns names '{name}', which the join does not have; it has {known}")
         kept = {name.casefold() for name in (*columns, *self.target_key)}
         return {name: column for name, column in found.items() if name in kept}
 
