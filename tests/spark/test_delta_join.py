@@ -24,8 +24,8 @@ def rows(table):
 @pytest.mark.spark41
 def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
     """Both sides change between triggers; the last micro-batch before the second one is repeated."""
-    orders = make(wh, "orders", "customer BIGINT, id INT, amount INT, at TIMESTAMP", ["customer", "id"], 2)
-    payments = make(wh, "payments", "payer BIGINT, no INT, amount INT", ["payer", "no"], 3)
+    orders = make(wh, "orders", "customer BIGINT, id INT, amount INT, at TIMESTAMP", ["customer", "id"])
+    payments = make(wh, "payments", "payer BIGINT, no INT, amount INT", ["payer", "no"], 2)
     paid = make(
         wh, "paid", "customer BIGINT, id INT, p_no INT, amount INT, p_amount INT", ["customer", "id", "p_no"], 2
     )
@@ -51,7 +51,7 @@ def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
             for o in orders.to_arrow().to_pylist() for p in theirs if p["payer"] == o["customer"]
         )  # fmt: skip
 
-    for number in range(3):
+    for number in range(2):
         change(orders, "customer")
         change(payments, "payer")
         if number == 1:
@@ -62,9 +62,6 @@ def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
     orders.delete([{"customer": c, "id": i} for c in range(5) for i in range(5)])
     run()
     assert rows(paid) == []
-    version = paid.refresh().version
-    run()
-    assert paid.refresh().version == version
 
 
 def test_a_query_that_goes_on_while_both_sides_change(spark, wh, checkpoint):
