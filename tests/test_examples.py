@@ -21,6 +21,9 @@ PRINTS = {
     "04_read_lake_with_duckdb": "Oslo: 2 trips, 37.50",
     "05_exactly_once_batch": "day 3: the table has 300 rows",
     "06_sql_catalog": "large orders: [(11, None), (12, None), (13, 'by hand')]",
+    "07_first_touch_attribution": "mail: 7.00\nsearch: 8.00\nunknown: 1.00",
+    "08_wide_profile": "1 ann Oslo 8 /sale\n2 bob Rome None /help\n3 None None 9 None",
+    "09_cdc_into_sums": "an update and a deletion: {'ann': (0, 0), 'bob': (1, 15)}",
 }
 
 

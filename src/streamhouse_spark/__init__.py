@@ -22,7 +22,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.spark import TieringService, configure, register, tier
+from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
@@ -56,6 +56,8 @@ __all__ = [
     "WarehouseNotFoundError",
     "__version__",
     "configure",
+    "delta_join",
+    "lookup_join",
     "register",
     "tier",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,9 +18,11 @@ from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.paths import commit_key
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
 
@@ -27,6 +33,19 @@ FOUND = "_found"
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
 """How often a tablet that is found damaged is made anew for one lookup."""
+_Result = TypeVar("_Result")
+Places = npt.NDArray[np.int64]
+LOOK_MS_MAX = 1_000
+"""How long after the log was read it is enough to see that the next record is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Current rows that begin with keys that were asked for."""
+
+    places: Places
+    """Which of the keys each row belongs to, ascending."""
+    rows: pa.Table
 
 
 class Lookup:
@@ -35,6 +54,8 @@ class Lookup:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._refreshed_ms: int | None = None
+        self._is_local = table.storage.local_path("") is not None
+        self._next_record: tuple[int, str] = (-1, "")
 
     def rows(
         self,
@@ -46,14 +67,14 @@ class Lookup:
         insert_if_absent: bool = False,
     ) -> pa.Table:
         """See `Table.lookup`."""
-        state = self._state(max_staleness_ms, at_least)
+        state = self.state(max_staleness_ms, at_least)
         shape = self._table.keyed.shape(state)
-        wanted = _value_schema(shape, columns)
+        wanted = _value_names(shape, columns)
         given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name).combine_chunks()
         if insert_if_absent and given.num_rows:
             self._table.keyed.insert_if_absent(given)
             state = self._table.state
-        return self._looked_up(state, shape, given, wanted)
+        return self._known(state, lambda state, shape: self._looked_up(state, shape, given, wanted))
 
     def with_prefix(
         self,
@@ -64,9 +85,13 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
         """See `Table.prefix_lookup`."""
-        state = self._state(max_staleness_ms, at_least)
-        shape = self._table.keyed.shape(state)
-        wanted = shape.schema if columns is None else shape.schema.select(_names(columns))
+        state = self.state(max_staleness_ms, at_least)
+        return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
+
+    def _with_prefix(
+        self, state: TableState, shape: KeyedShape, prefix: Any, columns: Sequence[str] | None
+    ) -> pa.Table:
+        wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
         given = _prefix_row(shape, prefix)
         encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
         found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
@@ -80,99 +105,145 @@ class Lookup:
         rows = pa.Table.from_arrays([c.filter(inside).take(order) for c in columns_found], schema=shape.schema.arrow)
         return rows.select(list(wanted.names))
 
-    # -- internals ------------------------------------------------------------------------------------------------
+    def matches(
+        self,
+        keys: pa.Table,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> Matches:
+        """The current rows of many keys, or of many first parts of keys, of which each may have several rows.
 
-    def _state(self, max_staleness_ms: int | None, at_least: Mapping[int, OffsetRange] | None) -> TableState:
-        """A state of the log that is as new as was asked for."""
+        ``keys`` has the first columns of the primary key, or all, under the table's names and types and without
+        nulls; the same key may come again. ``columns`` are those of the rows, all by default.
+        """
+        state = self.state(max_staleness_ms, at_least)
+        return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
+
+    def _matches(self, state: TableState, shape: KeyedShape, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
+        wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
+        names = shape.key_schema.names[: keys.num_columns]
+        keys = keys.select(names).combine_chunks()
+        encoded = encode_keys([_array(column) for column in keys.columns])
+        find = _found if len(names) == len(shape.key_schema.names) else _found_by_prefix
+        parts, values = [np.zeros(0, np.int64)], []
+        for bucket, places in _places_by_bucket(shape, keys):
+            order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
+            read = partial(find, shape, encoded.take(pa.array(order)), order)
+            found_places, found = self._read(state, shape, bucket, read)
+            parts.append(found_places)
+            values += found
+        places = np.concatenate(parts)
+        order = np.argsort(places, kind="stable")
+        unpacked = shape.layout.values.unpack(values, wanted).columns
+        rows = [column.take(pa.array(order)) for column in unpacked]
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
+        return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
+
+    def state(
+        self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
+    ) -> TableState:
+        """A state of the log that is as new as was asked for; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
+        known, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
-            max_staleness_ms = 0 if table.storage.local_path("") is not None else REMOTE_STALENESS_MS
+            if self._is_local and known is not None and now_ms - known < LOOK_MS_MAX and self._is_newest(state):
+                max_staleness_ms = LOOK_MS_MAX
+            else:
+                max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
         elif type(max_staleness_ms) is not int or max_staleness_ms < 0:
             raise InvalidOptionError(f"max_staleness_ms is {max_staleness_ms!r}, expected milliseconds, at least 0")
-        known = self._refreshed_ms
-        state = table.state
-        if known is None or now_ms - known >= max_staleness_ms or _lacks(state, at_least):
+        if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
             state = table.refresh()
             self._refreshed_ms = now_ms
-        if _lacks(state, at_least):
+        if at_least and _lacks(state, at_least):
             raise InvalidOptionError(
-                f"lookup in {table.name}: at_least is {dict(at_least or {})}, the log ends at {state.ends}; give the "
+                f"lookup in {table.name}: at_least is {dict(at_least)}, the log ends at {state.ends}; give the "
                 "offsets that a write to this table returned"
             )
         return state
 
-    def _looked_up(self, state: TableState, shape: KeyedShape, given: pa.Table, wanted: TableSchema) -> pa.Table:
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
+        """What ``look`` finds; again where another process of this host applied rows of a schema unknown here."""
+        try:
+            return look(state, self._table.keyed.shape(state))
+        except UnknownSchemaError:
+            state = self._table.refresh()
+            return look(state, self._table.keyed.shape(state))
+
+    def _is_newest(self, state: TableState) -> bool:
+        """Whether the log on a local disk has no record behind this state: one look instead of a failing read.
+
+        It counts for a moment after the log was read only, as who slept longer has to ask for the floor too.
+        """
+        version, path = self._next_record
+        if version != state.version:
+            path = self._table.storage.local_path(commit_key(state.table_uuid, state.version + 1)) or ""
+            self._next_record = (state.version, path)
+        return not (state.dropped or os.path.exists(path))  # noqa: PTH110 - five times faster than Path
+
+    def _looked_up(self, state: TableState, shape: KeyedShape, given: pa.Table, names: Sequence[str]) -> pa.Table:
         by_name = {name: given.column(name) for name in given.schema.names}
         key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
-        numbers = self._bucket_numbers(shape, by_name)
         values: list[bytes | None] = [None] * given.num_rows
         stored = stored_keys(keys)
-        for bucket in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == bucket)
+        for bucket, places in _places_by_bucket(shape, given):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
-            found = self._found(state, shape, bucket, [stored[place] for place in order.tolist()])
+            asked = [stored[place] for place in order.tolist()]
+            found = self._read(state, shape, bucket, partial(_values_of, asked))
             for place, value in zip(order.tolist(), found, strict=True):
                 values[place] = value
+        wanted = [shape.schema.column(name) for name in names]
+        value_fields = [pa.field(column.name, column.type) for column in wanted]
         rows = shape.layout.values.unpack(values, wanted)
         there = pa.array(rows.there)
-        fields = [*shape.key_schema.arrow, *(f.with_nullable(True) for f in wanted.arrow), pa.field(FOUND, pa.bool_())]
-        return pa.Table.from_arrays([*key_columns, *rows.columns, there], schema=pa.schema(fields))
+        schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
+        return pa.Table.from_arrays([*key_columns, *rows.columns, there], schema=schema)
 
-    def _bucket_numbers(self, shape: KeyedShape, by_name: Mapping[str, pa.ChunkedArray]) -> Any:
-        rows = len(next(iter(by_name.values())))
-        if shape.bucket_place is None:
-            return np.zeros(rows, np.int32)
-        return iceberg_buckets(by_name[shape.schema.names[shape.bucket_place]], shape.num_buckets)
+    def _read(
+        self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[int, _Result]]
+    ) -> _Result:
+        """What ``read`` says of the bucket's tablet, beside the offset up to which changes were applied to it then.
 
-    def _found(self, state: TableState, shape: KeyedShape, bucket: int, keys: list[bytes]) -> list[bytes | None]:
+        A tablet that is found damaged while it is read is empty and begins anew: such a result counts for nothing.
+        """
         for _ in range(DAMAGED_MAX):
-            found = self._caught_up(state, shape, bucket).find(keys)
-            if found.applied >= state.buckets[bucket].end:
-                return found.values
-        raise _damaged(state, bucket)
-
-    def _caught_up(self, state: TableState, shape: KeyedShape, bucket: int) -> Tablet:
-        tablet = shape.tablet_of(bucket)
-        catch_up(tablet, shape.layout, self._table.storage, state, bucket)
-        return tablet
+            tablet = shape.tablet_of(bucket)
+            catch_up(tablet, shape.layout, self._table.storage, state, bucket)
+            applied, found = read(tablet)
+            if applied >= state.buckets[bucket].end:
+                return found
+        raise damaged(state, bucket)
 
     def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.Array]:
         """The rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps others."""
-        for _ in range(DAMAGED_MAX):
+
+        def read(tablet: Tablet) -> tuple[int, list[bytes]]:
             values: list[bytes] = []
+            _, applied = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
+            return applied, values
 
-            def take(items: list[tuple[bytes, bytes]], found: list[bytes] = values) -> None:
-                found.extend(value for _, value in items)
-
-            _, applied = self._caught_up(state, shape, bucket).scan(take, stored_prefix(prefix))
-            if applied >= state.buckets[bucket].end:
-                return shape.layout.values.unpack(values).columns
-        raise _damaged(state, bucket)
+        return shape.layout.values.unpack(self._read(state, shape, bucket, read)).columns
 
 
-def _damaged(state: TableState, bucket: int) -> StorageError:
-    return StorageError(
-        f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
-        "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
-    )
+def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+    return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in at_least.items())
 
 
-def _lacks(state: TableState, at_least: Mapping[int, OffsetRange] | None) -> bool:
-    return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in (at_least or {}).items())
-
-
-def _names(columns: Sequence[str]) -> Sequence[str]:
+def column_names(columns: Sequence[str]) -> Sequence[str]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
     return columns
 
 
-def _value_schema(shape: KeyedShape, columns: Sequence[str] | None) -> TableSchema:
+def _value_names(shape: KeyedShape, columns: Sequence[str] | None) -> list[str]:
     """The columns beside the key that a lookup returns."""
-    key = set(shape.key_schema.names)
-    wanted = shape.schema if columns is None else shape.schema.select(_names(columns))
-    return TableSchema(tuple(column for column in wanted.columns if column.name not in key))
+    wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
+    return [name for name in wanted.names if name not in shape.key_schema.names]
 
 
 def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
@@ -190,6 +261,55 @@ def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
         )
     columns = TableSchema(shape.key_schema.columns[: len(given)])
     return coerce([given], columns, table=shape.name).combine_chunks()
+
+
+Matched = tuple[int, tuple[Places, list[bytes]]]
+"""The offset up to which changes were applied, and the places of keys with the values that they have."""
+
+
+def damaged(state: TableState, bucket: int) -> StorageError:
+    return StorageError(
+        f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
+        "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
+    )
+
+
+def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[int, list[bytes | None]]:
+    found = tablet.find(keys)
+    return found.applied, found.values
+
+
+def _found(_shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+    """The places of those keys that are there, and their values."""
+    found = tablet.find(stored_keys(keys))
+    there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
+    return found.applied, (places[there], [value for value in found.values if value is not None])
+
+
+def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+    """For each row that begins with one of the keys, the place of that key, and its value."""
+    prefixes: list[bytes] = keys.to_pylist()
+    cut = [stored_prefix(prefix) for prefix in prefixes]
+    applied, values, counts = tablet.find_prefixes(cut)
+    owners = np.repeat(np.arange(len(prefixes)), counts)
+    if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
+        real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
+        inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
+        owners = owners[np.array(inside, np.bool_)]
+        values = [value for value, is_inside in zip(values, inside, strict=True) if is_inside]
+    return applied, (places[owners], values)
+
+
+def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:
+    """Which keys to look for in which buckets: in each where the bucket key is not among their columns."""
+    everywhere = np.arange(keys.num_rows)
+    name = shape.schema.names[shape.bucket_place] if shape.bucket_place is not None else None
+    if name not in keys.column_names:
+        yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)
+        return
+    numbers = iceberg_buckets(keys.column(name), shape.num_buckets)
+    for bucket in np.unique(numbers).tolist():
+        yield bucket, np.flatnonzero(numbers == bucket)
 
 
 def _buckets_of_prefix(shape: KeyedShape, given: pa.Table) -> Iterator[int]:

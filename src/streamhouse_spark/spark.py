@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from streamhouse_spark.datasource.tiering_service import TableStatus
     from streamhouse_spark.lake.tiering import TieringReport
@@ -71,6 +72,111 @@ def tier(
     from streamhouse_spark.datasource.tiering_job import tier_tables
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
+
+
+def lookup_join(
+    df: DataFrame,
+    table: str,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    warehouse: str | None = None,
+    columns: Sequence[str] | None = None,
+    how: Literal["left", "inner"] = "left",
+    prefix: str = "",
+    max_staleness_ms: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Join a batch or a stream with the current rows of a table that has a primary key, by looking them up.
+
+    ::
+
+        orders = spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
+        with_names = streamhouse_spark.lookup_join(orders, "sales.customers", on={"customer": "id"}, columns=["name"])
+
+    Each task looks up the keys of its rows, an Arrow batch at a time, in the tablets of its host: nothing is shuffled,
+    broadcast or kept as state of the query. The first task on a host reads the table's log into the local cache.
+
+    ``on`` names the columns that must be equal: a list where they are called the same on both sides, or a mapping of
+    columns of ``df`` to columns of the table. They are the whole primary key, or its first columns, where a row of
+    ``df`` then comes once for each row of the table that has them. Null keys match nothing. ``columns`` are those
+    to add, by default all that ``on`` does not name, each with ``prefix`` before its name. ``how`` is ``"left"``, with
+    nulls where there is no row, or ``"inner"``. The order of the rows stays.
+
+    **Freshness:** a batch gets the rows that are current when it is looked up: every write committed before, on remote
+    storage as of up to a second before, or up to ``max_staleness_ms``. Two batches of one query may see different rows
+    of the table, and a micro-batch that is replayed may see newer ones than at first. Where results have to follow
+    changes of the table, use `delta_join`.
+
+    ``warehouse`` is a directory or URL; without it the environment variable STREAMHOUSE_WAREHOUSE counts, else the
+    session's catalog ``streamhouse``. ``settings`` are those of `Warehouse`. Works with Spark Connect.
+
+    Raises, before anything runs:
+        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse is not there.
+        SchemaMismatchError: a column is not there, ``on`` is not how the primary key begins, or types differ.
+        InvalidOptionError: the table has no primary key, names clash (set ``prefix``), or ``how`` is none.
+    """
+    from streamhouse_spark.datasource.lookup_join import joined_by_lookup
+    from streamhouse_spark.datasource.session_warehouse import session_connection
+
+    connection = session_connection(df.sparkSession, warehouse, settings)
+    return joined_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
+
+
+def delta_join(
+    spark: SparkSession,
+    left: str,
+    right: str,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    into: str,
+    checkpoint: str,
+    warehouse: str | None = None,
+    columns: Sequence[str] | None = None,
+    how: Literal["inner", "left"] = "inner",
+    prefix: str = "",
+    trigger: Mapping[str, Any] | None = None,
+    max_offsets_per_trigger: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Keep a table equal to the join of two tables with primary keys, by a stream of the changes of both.
+
+    ::
+
+        query = streamhouse_spark.delta_join(
+            spark, "sales.orders", "sales.payments", on="order_id", into="sales.paid_orders", checkpoint=C, warehouse=W
+        )
+
+    For each change of one side the matching rows of the other are looked up, and the joined rows are upserted into
+    ``into`` or deleted from it. The query keeps no rows as its state, however large the tables are and however long ago
+    the other side changed; each host keeps the rows of the three tables in its local cache.
+
+    **What the tables need.** ``on``, a list of names or a mapping of columns of ``left`` to columns of ``right``, are
+    the first columns of both primary keys, or all: that is the index that finds the other side's rows. ``into`` exists
+    already, with the columns of the left key and then those of the right key that are not in ``on`` as its primary
+    key; any others of its columns have the name and type of a column of ``left``, or of ``right`` with ``prefix``
+    before it. Where it does not exist, the error says what to create. ``columns`` limits what is written; other columns
+    of ``into`` are null. ``how="left"`` also keeps rows of ``left`` without partner, and needs ``on`` to be the whole
+    primary key of ``right``.
+
+    **Guarantees.** Rows of ``into`` are always computed from the current rows of both sides. When the stream has
+    handled all changes, ``into`` is exactly the join of both tables, whatever was replayed or restarted meanwhile and
+    however the sides changed at the same time; each micro-batch is stored once. In between, ``into`` may show a row of
+    one side beside an older or newer one of the other. Nothing else may write into it: a second delta join is refused.
+
+    ``trigger`` is that of Spark, such as ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
+    ``max_offsets_per_trigger`` limits the changes of each side in a micro-batch (PySpark 4.2 or newer). ``warehouse``
+    and ``settings`` are as for `lookup_join`. Truncating or overwriting a side ends the query.
+
+    Raises, before anything runs:
+        TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
+        SchemaMismatchError, InvalidOptionError: the tables cannot be joined so, or ``into`` cannot hold the join.
+    """
+    from streamhouse_spark.datasource.delta_join import planned, start
+    from streamhouse_spark.datasource.session_warehouse import session_connection
+
+    connection = session_connection(spark, warehouse, settings)
+    plan = planned(connection, left, right, on, into, columns, how, prefix)
+    return start(spark, connection, plan, checkpoint, trigger, max_offsets_per_trigger)
 
 
 class TieringService:

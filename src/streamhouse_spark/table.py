@@ -15,7 +15,6 @@ from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
-    SchemaMismatchError,
     StreamhouseError,
     TableNotFoundError,
 )
@@ -28,7 +27,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.consumers import move_consumer
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.segment_writer import SegmentShape
-from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged, truncating
+from streamhouse_spark.log.staging import Staged, Stager, commit_staged, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction, is_text_list
@@ -36,14 +35,15 @@ from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
-from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.table_alteration import alter_table
+from streamhouse_spark.table_staging import TableStaging
 from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
     from streamhouse_spark.keyed_lookup import Lookup
+    from streamhouse_spark.keyed_lookup_one import LookupOne
     from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
@@ -67,8 +67,7 @@ class Table:
         self._path = path
         self._log = log
         self._world = world
-        self._stager: tuple[int, Mapping[str, str], Stager] | None = None
-        self._stager_lock = threading.Lock()
+        self._staging = TableStaging(self)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -153,6 +152,12 @@ class Table:
 
         return Lookup(self)
 
+    @cached_property
+    def _lookup_one(self) -> LookupOne:
+        from streamhouse_spark.keyed_lookup_one import LookupOne
+
+        return LookupOne(self, self._lookup)
+
     def __repr__(self) -> str:
         state = self.state
         columns = len(state.schema.columns)
@@ -174,7 +179,7 @@ class Table:
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        return self.commit(self._staged(rows), transaction=transaction)
+        return self.commit(self._staging.staged(rows), transaction=transaction)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -217,7 +222,7 @@ class Table:
         check_transaction(transaction)
         if self.state.primary_key:
             return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
-        return self.commit(self._staged(rows), transaction=transaction, overwrite=True)
+        return self.commit(self._staging.staged(rows), transaction=transaction, overwrite=True)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.
@@ -233,33 +238,9 @@ class Table:
         """
         self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
 
-    def _staged(self, rows: Any) -> Staged:
-        """The rows, staged; in the newest schema where the one known here does not have their columns."""
-        state = self.state
-        try:
-            table = coerce(rows, state.schema, table=self.name)
-        except SchemaMismatchError:
-            known, state = state, self.refresh()
-            if state.schema_id == known.schema_id or not can_be_read_again(rows):
-                raise
-            table = coerce(rows, state.schema, table=self.name)
-        return self.stager(state).stage(table)
-
     def stager(self, state: TableState | None = None) -> Stager:
         """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
-        state = state or self.state
-        if state.primary_key:
-            raise InvalidOptionError(
-                f"table {self.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
-                "rows of one key; use upsert(rows)"
-            )
-        with self._stager_lock:
-            if self._stager is None or self._stager[0] != state.schema_id or self._stager[1] is not state.properties:
-                key = _properties_of(state).bucket_key
-                routing = Routing(state.num_buckets, key[0] if key else None)
-                stager = Stager(self._storage, self.uuid, self.segment_shape(state), routing, self._world)
-                self._stager = (state.schema_id, state.properties, stager)
-            return self._stager[2]
+        return self._staging.stager(state or self.state)
 
     def segment_shape(self, state: TableState | None = None) -> SegmentShape:
         """How segments are written by a state, the newest known by default."""
@@ -399,6 +380,23 @@ class Table:
             at_least=at_least,
             insert_if_absent=insert_if_absent,
         )
+
+    def lookup_one(
+        self,
+        key: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> dict[str, Any] | None:
+        """The current row of one key as a dict of Python values, None where there is none.
+
+        ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
+        applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
+        are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
+        texts are looked up fastest. Raises as `lookup`.
+        """
+        return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def prefix_lookup(
         self,

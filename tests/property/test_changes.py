@@ -111,14 +111,14 @@ class TestSchemas:
         old, new = ValueFormat(schemas, 1), ValueFormat(schemas, 2)
         older = old.pack([pa.array(["a", "b"]), pa.array([1, 2]), pa.array([["x"], None], pa.list_(pa.string()))])
         newer = new.pack([pa.array(["c"]), pa.array([3]), pa.array([[]], pa.list_(pa.string())), pa.array(["hi"])])
-        found = new.unpack([newer[0], None, older[1], older[0]], new.schema.select(["note", "k"]))
+        found = new.unpack([newer[0], None, older[1], older[0]], new.schema.select(["note", "k"]).columns)
         assert [column.to_pylist() for column in found.columns] == [["hi", None, None, None], ["c", None, "b", "a"]]
         assert found.there.tolist() == [True, False, True, True]
 
     @pytest.mark.parametrize("wanted", [None, ["tags"]])
     def test_no_rows(self, wanted):
         values = ValueFormat({1: SCHEMA}, 1)
-        found = values.unpack([], wanted and SCHEMA.select(wanted))
+        found = values.unpack([], wanted and SCHEMA.select(wanted).columns)
         assert [(len(c), c.type) for c in found.columns] == [
             (0, c.type) for c in SCHEMA.columns if wanted is None or c.name in wanted
         ]

@@ -38,6 +38,8 @@ NAMES = {
     "WarehouseNotFoundError",
     "__version__",
     "configure",
+    "delta_join",
+    "lookup_join",
     "register",
     "tier",
 }
@@ -78,6 +80,7 @@ def test_an_unknown_name_is_an_attribute_error():
         (sh.Warehouse.drop_table, ["name", "if_exists"]),
         (sh.Table.append, ["rows", "transaction"]),
         (sh.Table.to_arrow, ["columns", "filter", "as_of_timestamp_ms"]),
+        (sh.Table.lookup_one, ["key", "columns", "max_staleness_ms", "at_least"]),
         (sh.Table.tail, ["start", "columns", "include_metadata", "poll_ms", "stop", "until_ms"]),
         (sh.Table.maintain, ["grace_ms", "dry_run"]),
     ],

@@ -78,7 +78,9 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
     """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
 
     The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
-    adds the rows. A batch without rows leaves no record: repeating it adds nothing either.
+    adds the rows. A batch without rows leaves no record: repeating it adds nothing either. With ``txnAppId`` it does
+    leave one, so that what an earlier run of the query finds for the same batch, later and elsewhere, adds nothing
+    whatever the rows are made of.
 
     Spark makes a new writer from the table's name for each batch, and another for its commit. Where the table was
     dropped and created again meanwhile, the batch is refused, as `query_identity` says. What cannot be seen is a
@@ -109,7 +111,8 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
             if staged is None:
                 return
             raise no_identity(self._plan.table)
-        if begins_under_used_name(table, transaction) and staged is None:
+        is_recorded = begins_under_used_name(table, transaction) or self._options.app_id is not None
+        if staged is None and is_recorded:
             staged = _nothing(self._plan)
         if staged is None:
             return

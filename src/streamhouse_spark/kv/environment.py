@@ -11,15 +11,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from streamhouse_spark.errors import StorageError
-
-if TYPE_CHECKING:
-    import lmdb
 
 MAP_BYTES = 1 << 28
 """Address space of a new environment. It doubles when it is full; the file is only as large as its rows need."""
@@ -75,14 +71,16 @@ class Environment:
         import lmdb
 
         while True:
-            with self._used() as env:
-                try:
-                    with env.begin() as txn:
-                        return action(Reader(txn, self._databases))
-                except lmdb.MapResizedError:
-                    pass  # another process let it grow
-                except lmdb.Error as error:
-                    raise self._error(error) from error
+            env = self._use()
+            try:
+                with env.begin() as txn:
+                    return action(Reader(txn, self._databases))
+            except lmdb.MapResizedError:
+                pass  # another process let it grow
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                self._leave()
             self._resize(0)
 
     def write(self, action: Callable[[Writer], _Result]) -> _Result:
@@ -90,31 +88,33 @@ class Environment:
         import lmdb
 
         while True:
-            with self._used() as env:
-                try:
-                    with env.begin(write=True) as txn:
-                        return action(Writer(txn, self._databases))
-                except lmdb.MapResizedError:
-                    map_bytes = 0
-                except lmdb.MapFullError:
-                    map_bytes = 2 * env.info()["map_size"]
-                except lmdb.Error as error:
-                    raise self._error(error) from error
+            env = self._use()
+            try:
+                with env.begin(write=True) as txn:
+                    return action(Writer(txn, self._databases))
+            except lmdb.MapResizedError:
+                map_bytes = 0
+            except lmdb.MapFullError:
+                map_bytes = 2 * env.info()["map_size"]
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                self._leave()
             self._resize(map_bytes)
 
     # -- opening --------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _used(self) -> Iterator[lmdb.Environment]:
-        """The open environment, which nobody closes or resizes meanwhile."""
+    def _use(self) -> Any:
+        """The open environment, which nobody closes or resizes until `_leave`."""
         with self._lock:
             env = self._env or self._open()
             self._users += 1
-        try:
-            yield env
-        finally:
-            with self._lock:
-                self._users -= 1
+            return env
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
                 self._lock.notify_all()
 
     def _open(self) -> Any:
@@ -195,6 +195,24 @@ class Reader:
         """The value of each key, None where there is none. Sorted keys are found faster."""
         get, rows = self._txn.get, self._rows
         return [get(key, None, rows) for key in keys]
+
+    def value(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._txn.get(key, None, self._rows)
+        return found
+
+    def values_of_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
+        """The values of all keys that begin with each prefix, and how many these are. Sorted ones are found faster."""
+        values: list[bytes] = []
+        counts: list[int] = []
+        with self._txn.cursor(db=self._rows) as cursor:
+            for prefix in prefixes:
+                before = len(values)
+                there = cursor.set_range(prefix)
+                while there and cursor.key().startswith(prefix):
+                    values.append(cursor.value())
+                    there = cursor.next()
+                counts.append(len(values) - before)
+        return values, counts
 
     def items(self, first: bytes, num_items: int) -> list[tuple[bytes, bytes]]:
         """Up to so many items from the first key at or behind ``first`` on, in the order of their keys."""

@@ -71,6 +71,14 @@ class Tablet:
         """
         return self._read(lambda reader: Found(_begins(reader), _applied(reader), reader.values(keys)))
 
+    def find_one(self, key: bytes) -> Found:
+        """As `find` of one key."""
+        return self._read(lambda reader: Found(_begins(reader), _applied(reader), [reader.value(key)]))
+
+    def find_prefixes(self, prefixes: list[bytes]) -> tuple[int, list[bytes], list[int]]:
+        """`applied`, the values of the keys that begin with each of these, and how many each has; all of one state."""
+        return self._read(lambda reader: (_applied(reader), *reader.values_of_prefixes(prefixes)))
+
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> tuple[int, int]:
         """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_files import TabletFiles, cache_bytes_max, cache_folder, evict
+from streamhouse_spark.kv.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 _open: dict[Path, Tablet] = {}
+_known: dict[tuple[str | None, str, int], Tablet] = {}
+"""The same by what names them, because building a path costs more than looking up a row."""
 _lock = threading.RLock()
 
 
@@ -19,18 +21,24 @@ def tablet(table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tabl
 
     Opening one evicts others that no process uses, where the cache is too large.
     """
+    name = (os.environ.get(CACHE_DIR_VARIABLE), table_uuid, bucket)
+    known = _known.get(name)
+    if known is not None:
+        return known
     files = TabletFiles(cache_folder(), table_uuid, bucket)
     with _lock:
         found = _open.get(files.folder)
         if found is None:
             found = _open[files.folder] = Tablet(files, identity)
             evict(cache_folder(), cache_bytes_max())
+        _known[name] = found
         return found
 
 
 def close_tablets() -> None:
     """Close all; the next use opens them again. Nobody may be using one."""
     with _lock:
+        _known.clear()
         while _open:
             _open.popitem()[1].close()
 

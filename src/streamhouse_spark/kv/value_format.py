@@ -9,9 +9,13 @@ import pyarrow as pa
 
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema import Column, TableSchema
 
 _SCHEMA_ID = np.dtype("<u4")
+
+
+class UnknownSchemaError(Exception):
+    """A value was written by a schema that is newer than all that are known here: read the table's state again."""
 
 
 class ValueFormat:
@@ -39,9 +43,9 @@ class ValueFormat:
             return values
         return [value if there else None for value, there in zip(self.pack(rows.columns), rows.there, strict=True)]
 
-    def unpack(self, values: Sequence[bytes | None], wanted: TableSchema | None = None) -> KeyedRows:
+    def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
         """The rows as some columns of the newest schema, all by default; nulls where there is no value."""
-        wanted = wanted or self.schema
+        wanted = self.schema.columns if wanted is None else wanted
         there = np.fromiter((value is not None for value in values), np.bool_, len(values))
         found = Packed.of([value for value in values if value is not None])
         columns = self._columns(found, wanted)
@@ -50,7 +54,7 @@ class ValueFormat:
             columns = [column.take(places) for column in columns]
         return KeyedRows(tuple(columns), there)
 
-    def _columns(self, rows: Packed, wanted: TableSchema) -> list[pa.Array]:
+    def _columns(self, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
         schema_ids = rows.fixed(_SCHEMA_ID)
         parts, places = [], []
         for schema_id in np.unique(schema_ids).tolist():
@@ -58,19 +62,21 @@ class ValueFormat:
             places.append(chosen)
             parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), wanted))
         if not parts:
-            return [pa.nulls(0, column.type) for column in wanted.columns]
+            return [pa.nulls(0, column.type) for column in wanted]
         if len(parts) == 1:
             return parts[0]
         order = pa.array(np.argsort(np.concatenate(places)))
         return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
 
-    def _of_schema(self, schema_id: int, rows: Packed, wanted: TableSchema) -> list[pa.Array]:
+    def _of_schema(self, schema_id: int, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+        if schema_id not in self._schemas:
+            raise UnknownSchemaError
         place_of = {column.id: place for place, column in enumerate(self._schemas[schema_id].columns)}
-        known = [place_of[column.id] for column in wanted.columns if column.id in place_of]
+        known = [place_of[column.id] for column in wanted if column.id in place_of]
         found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
         return [
             found[place_of[column.id]].cast(column.type) if column.id in place_of else pa.nulls(len(rows), column.type)
-            for column in wanted.columns
+            for column in wanted
         ]
 
     def _codec(self, schema_id: int) -> RowCodec:

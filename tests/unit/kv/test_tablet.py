@@ -193,7 +193,7 @@ class TestOtherProcesses:
             if child == 0:
                 os._exit(0 if t.num_rows == 1 and go_on.is_set() else 1)
             assert os.waitpid(child, 0)[1] == 0
-            assert scan.result() == 1
+            assert scan.result() == (0, 1)
 
     @pytest.mark.slow
     def test_killed_writers_leave_a_state_of_the_log_or_nothing(self, new, cache):

@@ -1,0 +1,38 @@
+"""The warehouse that a call with a Spark session is about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from streamhouse_spark.datasource.connection import Connection, connect
+from streamhouse_spark.options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
+
+_CATALOG = "spark.sql.catalog.streamhouse."
+
+
+def session_connection(
+    spark: SparkSession, warehouse: str | None, settings: Mapping[str, str] | None = None
+) -> Connection:
+    """``warehouse``, else that of the environment, else that of the session's catalog ``streamhouse``.
+
+    The last comes with the settings that the catalog has; ``settings`` count before them. Raises `InvalidOptionError`
+    where there is none.
+    """
+    given = dict(settings or {})
+    if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
+        warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
+        if warehouse is not None:
+            given = {**_catalog_settings(spark), **given}
+    if warehouse is not None:
+        given["warehouse"] = warehouse
+    return connect(given, os.environ)
+
+
+def _catalog_settings(spark: SparkSession) -> dict[str, str]:
+    found = (
+        (key.removeprefix(_CATALOG), value) for key, value in spark.conf.getAll.items() if key.startswith(_CATALOG)
+    )
+    return {key: value for key, value in found if key.lower().startswith(SETTING_PREFIXES)}

@@ -1,0 +1,114 @@
+"""`Table.lookup_one`: one row by its key as a dict, for applications that ask for one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keyed_lookup import DAMAGED_MAX, FOUND, Lookup, column_names, damaged
+from streamhouse_spark.keyed_table import KeyedShape
+from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
+from streamhouse_spark.kv.replay import catch_up
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+_PLANS_MAX = 64
+
+
+class LookupOne:
+    """Lookups of single rows; what they need of a schema is made once. Safe for threads."""
+
+    def __init__(self, table: Table, lookup: Lookup) -> None:
+        self._table = table
+        self._lookup = lookup
+        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+
+    def row(
+        self,
+        key: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> dict[str, Any] | None:
+        """See `Table.lookup_one`."""
+        state = self._lookup.state(max_staleness_ms, at_least)
+        plan = self._plan(self._table.keyed.shape(state), columns)
+        values = plan.key_values(key)
+        found = plan.key.encoded(values)
+        if found is not None:
+            value = self._value(state, plan.shape, *found)
+            if value is None:
+                return None
+            row = plan.value.read(value)
+            if row is not None:
+                return row
+        return self._by_arrow(plan, values, max_staleness_ms, at_least)
+
+    def _plan(self, shape: KeyedShape, columns: Sequence[str] | None) -> _Plan:
+        chosen = None if columns is None else tuple(column_names(columns))
+        plan = self._plans.get(chosen)
+        if plan is None or plan.shape is not shape:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[chosen] = _Plan(shape, columns)
+        return plan
+
+    def _value(self, state: TableState, shape: KeyedShape, key: bytes, bucket: int) -> bytes | None:
+        """The key's value at this state or a newer one."""
+        tablet = shape.tablet_of(bucket)
+        for _ in range(DAMAGED_MAX):
+            found = tablet.find_one(key)
+            if found.begins >= state.first_offset(bucket) and found.applied >= state.buckets[bucket].end:
+                return found.values[0]
+            catch_up(tablet, shape.layout, self._table.storage, state, bucket)
+        raise damaged(state, bucket)
+
+    def _by_arrow(
+        self,
+        plan: _Plan,
+        values: Sequence[Any],
+        max_staleness_ms: int | None,
+        at_least: Mapping[int, OffsetRange] | None,
+    ) -> dict[str, Any] | None:
+        keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
+        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        row = rows.to_pylist()[0]
+        return {name: row[name] for name in plan.wanted} if row[FOUND] else None
+
+
+class _Plan:
+    """How rows of one schema are found and read."""
+
+    def __init__(self, shape: KeyedShape, columns: Sequence[str] | None) -> None:
+        self.shape = shape
+        chosen = shape.schema if columns is None else shape.schema.select(columns)
+        self.wanted = chosen.names
+        names, key = shape.schema.names, shape.key_schema
+        bucket_place = None
+        if shape.bucket_place is not None:
+            bucket_place = key.names.index(names[shape.bucket_place])
+        self.key = OneKey([column.type for column in key.columns], bucket_place, shape.num_buckets)
+        types = [column.type for column in shape.schema.columns]
+        self.value = OneValue({shape.layout.schema_id: OneRow(names, types, self.wanted)})
+
+    def key_values(self, key: Any) -> Sequence[Any]:
+        """The values of the key's columns in their order. Raises `SchemaMismatchError`."""
+        names = self.shape.key_schema.names
+        if isinstance(key, Mapping):
+            given = {self.shape.schema.column(name).name: value for name, value in key.items()}
+            if set(given) == set(names):
+                return [given[name] for name in names]
+        elif isinstance(key, tuple | list):
+            if len(key) == len(names):
+                return key
+        elif len(names) == 1:
+            return (key,)
+        raise SchemaMismatchError(
+            f"key {key!r} of {self.shape.name}: expected {'a value' if len(names) == 1 else 'values'} of "
+            f"({', '.join(names)}), as a tuple in this order or as a mapping"
+        )

@@ -1,0 +1,54 @@
+"""Staging rows that are appended to a table from this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.log.staging import Routing, Staged, Stager
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.rows import can_be_read_again, coerce
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table import Table
+
+
+class TableStaging:
+    """Keeps the stager of the last state that was asked for. Safe for threads."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._known: tuple[int, Mapping[str, str], Stager] | None = None
+        self._lock = threading.Lock()
+
+    def staged(self, rows: Any) -> Staged:
+        """The rows, staged; in the newest schema where the one known here does not have their columns."""
+        table = self._table
+        state = table.state
+        try:
+            coerced = coerce(rows, state.schema, table=table.name)
+        except SchemaMismatchError:
+            known, state = state, table.refresh()
+            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+                raise
+            coerced = coerce(rows, state.schema, table=table.name)
+        return self.stager(state).stage(coerced)
+
+    def stager(self, state: TableState) -> Stager:
+        """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""
+        table = self._table
+        if state.primary_key:
+            raise InvalidOptionError(
+                f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
+                "rows of one key; use upsert(rows)"
+            )
+        with self._lock:
+            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+                key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
+                routing = Routing(state.num_buckets, key[0] if key else None)
+                stager = Stager(table.storage, table.uuid, table.segment_shape(state), routing, table.world)
+                self._known = (state.schema_id, state.properties, stager)
+            return self._known[2]

@@ -1,0 +1,29 @@
+"""Random histories of two tables: what a delta join leaves in its target is the join of both."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from faults.sim import SimClock, sim_world
+from property.delta_simulation import CASES, Simulation
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.warehouse import Warehouse
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_random_history(seed):
+    world = sim_world(seed, SimClock())
+    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
+    chance = random.Random(seed)
+    run = Simulation(wh, CASES[seed % len(CASES)], chance)
+    for _ in range(6):
+        for _ in range(chance.randint(0, 4)):
+            run.change()
+        run.micro_batch()
+    run.finish()
+    assert run.found() == run.expected()
+    assert sum(run.target.state.ends.values()) > 5, "the history should join rows"
