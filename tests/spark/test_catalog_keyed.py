@@ -120,3 +120,23 @@ def test_both_tiers_as_one(spark, wh, name):
     tier(spark, wh.url, [path])
     assert found(spark, f"SELECT count(*), max(n) FROM {lake}") == [(299, 1000)]
     assert found(spark, f"SELECT count(*), sum(n), max(n) FROM {name}") == [(299, 299 * 150 - 15 + 1000, 1000)]
+
+
+def test_rows_of_the_lake_are_updated_deleted_and_merged(spark, wh, name):
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(100)")
+    path = ".".join(name.split(".")[1:])
+    tier(spark, wh.url, [path])
+    spark.sql(f"UPDATE {name} SET n = n + 1000 WHERE id < 5")
+    spark.sql(f"DELETE FROM {name} WHERE name IN ('n6', 'n7')")
+    spark.sql(
+        f"MERGE INTO {name} t USING (SELECT 8L AS id, 'eight' AS name UNION ALL SELECT 500L, 'new') s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, s.name)"
+    )
+    expected = [(i, f"n{i}", i + 1000 * (i < 5)) for i in range(100) if i not in (6, 7, 8)]
+    expected = sorted([*expected, (8, "eight", 8), (500, "new", None)])
+    assert found(spark, f"SELECT * FROM {name} ORDER BY id") == expected
+    tier(spark, wh.url, [path])
+    lake = f"streamhouse.keyed_sql.`{name.split('.')[2]}$lake`"
+    assert found(spark, f"SELECT * FROM {lake} ORDER BY id") == expected
+    spark.sql(f"UPDATE {name} SET n = 0 WHERE id = 500")
+    assert found(spark, f"SELECT sum(n) FROM {name} WHERE id IN (500, 99)") == [(99,)]
