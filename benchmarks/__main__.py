@@ -15,6 +15,7 @@ from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
 from benchmarks.lake import lake_read, tiering
+from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "spark-sink": spark_sink,
     "catalog-read": catalog_read,
     "catalog-join": catalog_join,
+    "lookups": lookups,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
