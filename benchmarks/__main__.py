@@ -17,6 +17,7 @@ from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.keyed_tiering import keyed_tiering
 from benchmarks.lake import lake_read, tiering
+from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "keyed-upserts": upserts,
     "keyed-changelogs": changelogs,
     "keyed-restoring": restoring,
+    "lookups": lookups,
 }
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 

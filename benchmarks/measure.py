@@ -68,6 +68,10 @@ def ours_at_most(bound: float) -> Goal:
     return Goal("ours", "<=", bound)
 
 
+def ours_at_least(bound: float) -> Goal:
+    return Goal("ours", ">=", bound)
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One line of the result. ``ratio`` is ours over the peer's, of each pair, in the middle."""

@@ -16,6 +16,7 @@ from streamhouse_spark.model import OffsetRange
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
 
+PLAIN = (int, str)
 _PLANS_MAX = 64
 
 
@@ -89,6 +90,7 @@ class _Plan:
         chosen = shape.schema if columns is None else shape.schema.select(columns)
         self.wanted = chosen.names
         names, key = shape.schema.names, shape.key_schema
+        self._key_names = key.names
         bucket_place = None
         if shape.bucket_place is not None:
             bucket_place = key.names.index(names[shape.bucket_place])
@@ -98,7 +100,9 @@ class _Plan:
 
     def key_values(self, key: Any) -> Sequence[Any]:
         """The values of the key's columns in their order. Raises `SchemaMismatchError`."""
-        names = self.shape.key_schema.names
+        names = self._key_names
+        if type(key) in PLAIN and len(names) == 1:
+            return (key,)
         if isinstance(key, Mapping):
             given = {self.shape.schema.column(name).name: value for name, value in key.items()}
             if set(given) == set(names):

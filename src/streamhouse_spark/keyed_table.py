@@ -94,8 +94,12 @@ class KeyedShape:
             found[bucket] = KeyedBatch.of(self.layout.keys(taken), taken, chosen)
         return found
 
+    @cached_property
+    def _identity(self) -> dict[str, object]:
+        return self.layout.identity
+
     def tablet_of(self, bucket: int) -> Tablet:
-        return tablet(self.table_uuid, bucket, self.layout.identity)
+        return tablet(self.table_uuid, bucket, self._identity)
 
 
 class KeyedTable:

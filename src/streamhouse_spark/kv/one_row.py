@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from streamhouse_spark.kv.row_codec import Packed, RowCodec
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of timestamps without zone
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
+_EXACT: Final = Context(prec=76)
 _TEXT_BYTES_MAX: Final = 64
 """Longer texts are hashed faster by numpy."""
 
@@ -178,13 +179,8 @@ def _fixed_decoder(data_type: pa.DataType) -> Decoder | None:
         epoch = _EPOCH if data_type.tz is None else _EPOCH_UTC
         return lambda micros: epoch + dt.timedelta(microseconds=micros)
     if pa.types.is_decimal128(data_type):
-        scale = data_type.scale
-
-        def decimal(data: bytes) -> Decimal:
-            number = int.from_bytes(data, "little", signed=True)
-            return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
-
-        return decimal
+        exponent = Decimal(-data_type.scale)
+        return lambda data: _EXACT.scaleb(int.from_bytes(data, "little", signed=True), exponent)
     return None
 
 
