@@ -81,7 +81,8 @@ HEAVY = [
 
 
 PUBLIC = {
-    "Warehouse", "Table", "TieringService", "tier", "register", "configure", "lookup_join", "delta_join",
+    "Warehouse", "Table", "TieringService", "tier", "register", "configure",
+    "lookup_join", "delta_join",
     "BucketOffsets", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

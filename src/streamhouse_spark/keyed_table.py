@@ -33,6 +33,8 @@ from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
+    from streamhouse_spark.keyed_lookup import Lookup
+    from streamhouse_spark.keyed_lookup_one import LookupOne
     from streamhouse_spark.table import Table
 
 SCHEMA_CHANGES_MAX = 10
@@ -109,6 +111,18 @@ class KeyedTable:
         self._table = table
         self._lock = threading.Lock()
         self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        from streamhouse_spark.keyed_lookup import Lookup
+
+        return Lookup(self._table)
+
+    @cached_property
+    def lookup_one(self) -> LookupOne:
+        from streamhouse_spark.keyed_lookup_one import LookupOne
+
+        return LookupOne(self._table, self.lookup)
 
     def shape(self, state: TableState | None = None) -> KeyedShape:
         """By a state, the newest known by default."""

@@ -13,15 +13,8 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import (
-    InvalidOptionError,
-    StreamhouseError,
-    TableNotFoundError,
-)
-from streamhouse_spark.log.actions import (
-    Action,
-    ForgetTransactions,
-)
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.actions import Action, ForgetTransactions
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.consumers import move_consumer
@@ -42,8 +35,6 @@ from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinn
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
-    from streamhouse_spark.keyed_lookup import Lookup
-    from streamhouse_spark.keyed_lookup_one import LookupOne
     from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
@@ -145,18 +136,6 @@ class Table:
         from streamhouse_spark.keyed_table import KeyedTable
 
         return KeyedTable(self)
-
-    @cached_property
-    def _lookup(self) -> Lookup:
-        from streamhouse_spark.keyed_lookup import Lookup
-
-        return Lookup(self)
-
-    @cached_property
-    def _lookup_one(self) -> LookupOne:
-        from streamhouse_spark.keyed_lookup_one import LookupOne
-
-        return LookupOne(self, self._lookup)
 
     def __repr__(self) -> str:
         state = self.state
@@ -372,8 +351,7 @@ class Table:
         The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
         without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
-        self.keyed.shape()
-        return self._lookup.rows(
+        return self.keyed.lookup.rows(
             keys,
             columns=columns,
             max_staleness_ms=max_staleness_ms,
@@ -396,7 +374,7 @@ class Table:
         are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
         texts are looked up fastest. Raises as `lookup`.
         """
-        return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        return self.keyed.lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def prefix_lookup(
         self,
@@ -411,8 +389,9 @@ class Table:
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
         bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
         """
-        self.keyed.shape()
-        return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        return self.keyed.lookup.with_prefix(
+            prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least
+        )
 
     def tail(
         self,
