@@ -34,7 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share a JVM in one process, those of the catalog in another: they need equally long."""
     for item in items:
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("catalog" if "test_catalog" in item.path.name else "spark"))
+            name = item.path.name
+            of_catalog = "test_catalog" in name and "dml" not in name
+            item.add_marker(pytest.mark.xdist_group("catalog" if of_catalog else "spark"))
 
 
 @pytest.fixture(scope="session")
