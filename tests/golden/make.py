@@ -18,6 +18,8 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.kv import keyed_writes
+from streamhouse_spark.kv.snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim, Truncate
 from streamhouse_spark.log.checkpoint import write_floor
@@ -36,6 +38,7 @@ from streamhouse_spark.warehouse import Warehouse
 
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
+KEYED = Path(__file__).parent / "v1-keyed"
 HOUR_MS = 3600 * 1000
 DDL = """
     id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
@@ -157,7 +160,28 @@ def build_truncated() -> MemoryStorage:
     return store
 
 
-BUILDS = {FOLDER: build, TRUNCATED: build_truncated}
+def build_keyed() -> MemoryStorage:
+    """A table with a primary key: changes inline and in segments, a snapshot by key, a checkpoint that names it."""
+    clock = SimClock()
+    world = sim_world(5, clock)
+    store = MemoryStorage(world, "golden")
+    wh = Warehouse("golden", storage=store, world=world)
+    table = wh.create_table("people", "name STRING, born DATE, n BIGINT", primary_key=["name"], buckets=2)
+    with mock.patch.object(keyed_writes, "INLINE_BYTES_MAX", 0):
+        table.upsert([{"name": f"n{i}", "born": dt.date(2000, 1, 1 + i), "n": i} for i in range(8)])
+    clock.advance(1000)
+    table.upsert([{"name": "n1", "n": 10}, {"name": "new", "n": 11}], columns=["n"])
+    table.delete(["n2"])
+    clock.advance(1000)
+    shape = table.keyed.shape()
+    written = write_snapshots(table.log, store, world, table.segment_shape(), [0, 1], shape.tablet_of)
+    assert written == 2
+    table.log.checkpoint(table.refresh())
+    table.upsert([{"name": "n3", "born": None, "n": None}])
+    return store
+
+
+BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed}
 
 
 def shown(value: Any) -> Any:
@@ -183,7 +207,9 @@ def hot_changes(table: Table) -> pa.Table:
     batches = [
         with_metadata(found, CHANGELOG_FIELDS)
         for bucket, log in state.buckets.items()
-        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), state.schema)
+        for found in read_split(
+            table.storage, plan_range(state, bucket, log.offsets), state.written_schema(state.schema_id)
+        )
     ]
     return pa.Table.from_batches(batches, with_fields(CHANGELOG_FIELDS, table.schema))
 

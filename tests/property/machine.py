@@ -49,6 +49,7 @@ from streamhouse_spark.projection import Projection
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.table import Table
+from streamhouse_spark.union_read import read_pin
 from streamhouse_spark.warehouse import Warehouse
 
 PROCESSES = 3
@@ -253,7 +254,7 @@ class TableMachine(RuleBasedStateMachine):
             if table.uuid != held.pin.state.table_uuid:
                 return
             try:
-                rows = table._read(held.pin, Projection.of(held.pin.state.schema, ["id"], None))
+                rows = read_pin(table, held.pin, Projection.of(held.pin.state.schema, ["id"], None))
             except (SnapshotExpiredError, CorruptDataError, OffsetsTrimmedError):
                 is_old = self.clock.boot_ms() - held.boot_ms >= cleaning.GRACE_MS
                 assert is_old or self.lake_changes > held.lake_changes, "a pin was lost before the grace was over"

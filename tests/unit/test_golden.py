@@ -58,6 +58,10 @@ def wh(golden) -> Warehouse:
 
 
 LATER_ACTIONS = {
+    "kv": (
+        '{"type": "kv", "bucket": 1, "range": [0, 7], "segments": []}',
+        actions.KvSnapshot(1, 0, 7, ()),
+    ),
     "truncate": ('{"type": "truncate", "offsets": {"0": 7, "1": 0}}', actions.Truncate({0: 7, 1: 0})),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }
