@@ -63,8 +63,9 @@ def rows(table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("snapshot", [False, True], ids=["by the log", "by a snapshot"])
-@pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
+@pytest.mark.parametrize(
+    ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
+)
 def test_writing(hosts, inline, snapshot, monkeypatch):
     """Whatever the writer is told, its batch is there once or not at all, for every host."""
     if not inline:

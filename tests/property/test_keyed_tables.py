@@ -198,7 +198,7 @@ def _few_changes_make_snapshots_due(monkeypatch, own_cache):
 
 
 @pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_histories(seed, lake, tmp_path):
     history = History(seed, tmp_path, lake=lake)
     for _ in range(30):
