@@ -459,6 +459,9 @@ class Table:
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
         """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
 
+        Of a table with a primary key the rows are published first where that is due: new hosts begin with them, and
+        only what they hold is trimmed.
+
         Lake files are compacted and lake snapshots expired where ``table.datalake.auto-compaction`` and
         ``table.datalake.auto-expire-snapshot`` say so. Repeating it is harmless, and so is running it in several
         places. With ``dry_run`` nothing is changed, and the report says which deletions are due.

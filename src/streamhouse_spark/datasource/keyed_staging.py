@@ -21,14 +21,14 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.conversion import refuse_column
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.staging_task import TASK_INLINE_BYTES_MAX, chunks
+from streamhouse_spark.datasource.staging_task import chunks, task_stager
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.scan import Adapter
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, Routing, Staged, gathered
 from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
@@ -112,15 +112,7 @@ class KeyedStagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        warehouse = self.connection.warehouse()
-        stager = Stager(
-            warehouse.storage,
-            self.table_uuid,
-            self.shape,
-            self.routing,
-            warehouse.world,
-            inline_bytes_max=TASK_INLINE_BYTES_MAX,
-        )
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
         parts = [stager.stage(intents) for chunk in chunks(batches) if (intents := self._intents(chunk)).num_rows]
         return gathered(parts) if parts else None
 

@@ -56,17 +56,16 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        warehouse = self.connection.warehouse()
-        stager = Stager(
-            warehouse.storage,
-            self.table_uuid,
-            self.shape,
-            self.routing,
-            warehouse.world,
-            inline_bytes_max=TASK_INLINE_BYTES_MAX,
-        )
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
         parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
         return gathered(parts) if parts else None
+
+
+def task_stager(connection: Connection, table_uuid: str, shape: SegmentShape, routing: Routing) -> Stager:
+    warehouse = connection.warehouse()
+    return Stager(
+        warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=TASK_INLINE_BYTES_MAX
+    )
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

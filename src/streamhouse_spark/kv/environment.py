@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark.errors import CorruptDataError, StorageError
 
 MAP_BYTES = 1 << 28
 """Address space of a new environment. It doubles when it is full; the file is only as large as its rows need."""
@@ -25,8 +25,11 @@ _Result = TypeVar("_Result")
 _DATABASES = (b"rows", b"meta")
 
 
-class DamagedError(Exception):
+class DamagedError(CorruptDataError):
     """The files of an environment are not what LMDB left there. Throw them away and build them again."""
+
+    def __init__(self, message: str, *, condition: str | None = None) -> None:
+        super().__init__(message, condition=condition or "CORRUPT_DATA")
 
 
 class Environment:

@@ -8,6 +8,7 @@ equal rows have equal bytes (for floats: the same bits).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,18 +120,19 @@ class RowCodec:
 # -- cells: columns without fixed width -------------------------------------------------------------------------------
 
 
-class _Cell:
+class _Cell(ABC):
     """One column whose values have different lengths."""
 
     def __init__(self, data_type: pa.DataType) -> None:
         self._type = data_type
 
+    @abstractmethod
     def pack(self, column: pa.Array) -> pa.BinaryArray:
         """The bytes of each value, none for null."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
-        raise NotImplementedError
+        """The values of the bytes."""
 
 
 class _Bytes(_Cell):

@@ -7,7 +7,7 @@ that names them, for all buckets of one call; before it there are files that nob
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -63,9 +63,8 @@ def write_snapshots(
         return 0
     state = log.refresh()
     began_ms = storage.now_ms()
-    layout = KeyedLayout.of(state)
-    shape = replace(shape, schema_id=state.schema_id)
-    written = [_written(state, storage, world, shape, layout, b, tablet_of(b)) for b in buckets]
+    source = _Source(state, storage, world, replace(shape, schema_id=state.schema_id), KeyedLayout.of(state))
+    written = [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         if time_ms - began_ms > STAGED_AGE_MS_MAX:
@@ -85,50 +84,48 @@ def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
     return is_newer and of_table and not keys & state.condemned.keys()
 
 
-def _written(
-    state: TableState,
-    storage: Storage,
-    world: World,
-    shape: SegmentShape,
-    layout: KeyedLayout,
-    bucket: int,
-    tablet: Tablet,
-) -> KvSnapshot:
-    """Segments of the bucket's rows, durable and named by nobody yet."""
-    for _ in range(TRIES_MAX):
-        catch_up(tablet, layout, storage, state, bucket)
-        found = _scanned(state, storage, world, shape, layout, bucket, tablet)
-        if found.offset >= state.buckets[bucket].end:
-            return found
-    raise DamagedError(f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row")
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the snapshots of one call are made of."""
 
+    state: TableState
+    storage: Storage
+    world: World
+    shape: SegmentShape
+    layout: KeyedLayout
 
-def _scanned(
-    state: TableState,
-    storage: Storage,
-    world: World,
-    shape: SegmentShape,
-    layout: KeyedLayout,
-    bucket: int,
-    tablet: Tablet,
-) -> KvSnapshot:
-    segments: list[Segment] = []
-    waiting: list[pa.RecordBatch] = []
+    def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+        """The bucket's rows in segments that are durable and named by nobody yet."""
+        state = self.state
+        for _ in range(TRIES_MAX):
+            catch_up(tablet, self.layout, self.storage, state, bucket)
+            found = self._scanned(bucket, tablet)
+            if found.offset >= state.buckets[bucket].end:
+                return found
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
+        )
 
-    def flush() -> None:
-        rows = pa.Table.from_batches(waiting)
-        waiting.clear()
-        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), rows, bucket, shape)
-        first = segments[-1].end_offset if segments else 0
-        segments.append(staged.segment.placed(first, state.version, state.time_ms))
+    def _scanned(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+        state, values = self.state, self.layout.values
+        segments: list[Segment] = []
+        waiting: list[pa.RecordBatch] = []
 
-    def take(items: list[tuple[bytes, bytes]]) -> None:
-        columns = layout.values.unpack([value for _, value in items]).columns
-        waiting.append(pa.RecordBatch.from_arrays(list(columns), schema=layout.values.schema.arrow))
-        if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
+        def flush() -> None:
+            rows = pa.Table.from_batches(waiting)
+            waiting.clear()
+            uuid = self.world.ids.new_uuid()
+            staged = stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.shape)
+            first = segments[-1].end_offset if segments else 0
+            segments.append(staged.segment.placed(first, state.version, state.time_ms))
+
+        def take(items: list[tuple[bytes, bytes]]) -> None:
+            columns = values.unpack([value for _, value in items]).columns
+            waiting.append(pa.RecordBatch.from_arrays(list(columns), schema=values.schema.arrow))
+            if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
+                flush()
+
+        begins, applied = tablet.scan(take)
+        if waiting:
             flush()
-
-    begins, applied = tablet.scan(take)
-    if waiting:
-        flush()
-    return KvSnapshot(bucket, begins, applied, tuple(segments))
+        return KvSnapshot(bucket, begins, applied, tuple(segments))
