@@ -7,7 +7,7 @@ rows pass by in batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -106,15 +106,16 @@ def read_keyed(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Ta
     The older ones are those of the lake snapshot, or without one of the snapshots by key.
     """
     wanted = with_key(pin.state, projection.read_columns)
-    tail = tail_of(table, pin, wanted)
+    tails = tails_of(table, pin, wanted)
     if pin.lake is not None:
-        yield from _older_rows(table, pin, projection, wanted, tail.keys)
+        yield from _older_rows(table, pin, projection, wanted, tails)
     places = key_places(pin.state, wanted)
-    for base in pin.bases.values():
+    for bucket, base in pin.bases.items():
         for found in read_split(table.storage, snapshot_split(pin.state, base), wanted):
-            rows = pa.Table.from_batches([without(found.batch, places, tail.keys)], wanted.arrow)
+            rows = pa.Table.from_batches([_without_all(found.batch, places, tails, bucket)], wanted.arrow)
             yield projection.finish(projection.filtered(rows))
-    yield projection.finish(projection.filtered(tail.rows))
+    for tail in tails.values():
+        yield projection.finish(projection.filtered(tail.rows))
 
 
 def with_key(state: TableState, columns: Sequence[str] | None) -> TableSchema:
@@ -130,10 +131,12 @@ def key_places(state: TableState, schema: TableSchema) -> tuple[int, ...]:
     return tuple(schema.names.index(name) for name in state.primary_key)
 
 
-def tail_of(table: Table, pin: Pin, wanted: TableSchema) -> Tail:
-    """What the pin's hot ranges make of their keys. A key is of one bucket, so those of all buckets are one tail."""
+def tails_of(table: Table, pin: Pin, wanted: TableSchema) -> Mapping[int, Tail]:
+    """What the pin's hot range of each bucket makes of its keys. A key is of one bucket."""
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    return read_tail(table, splits, wanted, key_places(pin.state, wanted))
+    places = key_places(pin.state, wanted)
+    found = in_parallel(lambda split: read_tail(table, [split], wanted, places), splits)
+    return dict(zip(pin.hot, found, strict=True))
 
 
 def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, places: Sequence[int]) -> Tail:
@@ -145,7 +148,7 @@ def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, pla
 
 
 def _older_rows(
-    table: Table, pin: Pin, projection: Projection, wanted: TableSchema, changed: KeySet
+    table: Table, pin: Pin, projection: Projection, wanted: TableSchema, tails: Mapping[int, Tail]
 ) -> Iterator[pa.Table]:
     assert pin.lake is not None
     lake = table.open_lake()
@@ -160,12 +163,21 @@ def _older_rows(
 
     def read(split: LakeSplit) -> pa.Table:
         found = (
-            without(batch, places, changed)
+            _without_all(batch, places, tails, split.bucket)
             for batch in lake.read_split(split, plan.projection, filter=projection.filter)
         )
         return projection.finish(pa.Table.from_batches(list(found), wanted.arrow))
 
     yield from in_parallel(read, plan.splits)
+
+
+def _without_all(
+    batch: pa.RecordBatch, places: Sequence[int], tails: Mapping[int, Tail], bucket: int | None
+) -> pa.RecordBatch:
+    """The rows whose keys the tail of their bucket does not change; None stands for any bucket."""
+    for tail in tails.values() if bucket is None else filter(None, [tails.get(bucket)]):
+        batch = without(batch, places, tail.keys)
+    return batch
 
 
 def without(batch: pa.RecordBatch, key_places: Sequence[int], changed: KeySet) -> pa.RecordBatch:

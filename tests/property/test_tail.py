@@ -53,7 +53,7 @@ def test_older_rows_and_a_tail_are_the_rows(kind, data):
     changes, states = data.draw(changelogs(keys))
     cut = data.draw(st.sampled_from([i for i, state in enumerate(states) if state is not None]))
     schema = pa.schema([pa.field("v", pa.int64()), pa.field("k", data_type)])
-    step = data.draw(st.integers(1, 4))
+    step, sort = data.draw(st.integers(1, 4)), data.draw(st.booleans())
     batches = [
         pa.RecordBatch.from_arrays(
             [
@@ -65,7 +65,7 @@ def test_older_rows_and_a_tail_are_the_rows(kind, data):
         )
         for part in (changes[i : i + step] for i in range(cut, len(changes), step))
     ]
-    tail = Tail.of(batches, schema, [1])
+    tail = Tail.of(batches, schema, [1], sort=sort)
     older = list(states[cut].items())
     held = tail.keys.holds(encode_keys([pa.array([k for k, _ in older], data_type)]))
     found = {k: v for (k, v), overwritten in zip(older, held.tolist(), strict=True) if not overwritten}
@@ -74,6 +74,9 @@ def test_older_rows_and_a_tail_are_the_rows(kind, data):
     assert {**found, **new} == states[-1]
     assert len(tail.keys) == len({k for _, k, _ in changes[cut:]})
     assert tail.rows.schema == schema
+    if sort:
+        encoded = encode_keys([tail.rows["k"].combine_chunks()]).to_pylist() if len(tail.rows) else []
+        assert encoded == sorted(encoded)
 
 
 @pytest.mark.parametrize("num_rows", [3, 5000])

@@ -6,7 +6,7 @@ Memory is bounded by the range, not by the bucket.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,13 +27,16 @@ class Tail:
     keys: KeySet
     """Every key that the range changes."""
     rows: pa.Table
-    """The rows that it leaves there, in the order of their keys, without the change column."""
+    """The rows that it leaves there, without the change column."""
 
     @classmethod
-    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int]) -> Tail:
+    def of(
+        cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int], *, sort: bool = False
+    ) -> Tail:
         """The changes in the order of the log: the change column first, then the columns of ``schema``.
 
-        ``key_places`` say where the primary key stands in the schema.
+        ``key_places`` say where the primary key stands in the schema. The rows are in the order of their last changes,
+        which costs least; with ``sort`` they are in the order of their keys.
         """
         batches = list(changes)
         if not batches:
@@ -45,8 +48,9 @@ class Tail:
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
-        kept = pa.array(last[kinds[last] != np.int8(ChangeType.DELETE)])
-        rows = pa.Table.from_arrays([column.take(kept) for column in columns], schema=schema)
+        kept = last[kinds[last] != np.int8(ChangeType.DELETE)]
+        all_rows = pa.Table.from_arrays(columns, schema=schema)
+        rows = all_rows.take(pa.array(kept)) if sort else all_rows.filter(_mask(kept, len(kinds)))
         return cls(KeySet(keys.take(pa.array(order[starts]))), rows)
 
 
@@ -66,13 +70,18 @@ class KeySet:
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
+    def _near(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """The keys of the set from the least to the greatest of these, so that few are hashed for a few."""
+        bounds = pc.min_max(keys).as_py()
+        return self._keys.slice(*_span(self._keys, bounds["min"], bounds["max"]))
+
     def holds(self, keys: pa.BinaryArray) -> Bools:
         """For each of these keys whether it is one of the set."""
         if not len(self._keys) or not len(keys):
             return np.zeros(len(keys), np.bool_)
         numbers = None if self._numbers is None else as_numbers(keys)
         if self._numbers is None or numbers is None:
-            found: Bools = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
+            found: Bools = pc.is_in(keys, value_set=self._near(keys)).to_numpy(zero_copy_only=False)
             return found
         if len(numbers) > len(self._numbers) and (numbers[1:] >= numbers[:-1]).all():
             return _marked(numbers, self._numbers)
@@ -80,6 +89,12 @@ class KeySet:
         places[places == len(self._numbers)] = 0
         same: Bools = self._numbers[places] == numbers
         return same
+
+
+def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
+    mask = np.zeros(length, np.bool_)
+    mask[places] = True
+    return pa.array(mask)
 
 
 def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Bools:
@@ -90,6 +105,13 @@ def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> 
     np.add.at(steps, first, 1)
     np.add.at(steps, behind, -1)
     return np.cumsum(steps[:-1]) > 0
+
+
+def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
+    """Where the ascending keys from ``low`` to ``high``, both included, begin, and how many they are."""
+    places = range(len(keys))
+    first = bisect_left(places, low, key=lambda i: keys[i].as_py())
+    return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

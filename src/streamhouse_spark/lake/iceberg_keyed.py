@@ -46,7 +46,7 @@ def write_changes(
     """
     shape = WriteShape.from_json(context.lake)
     chosen = KeyedFilter(shape, context.schema, context.primary_key)
-    tail = Tail.of(_seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_places)
+    tail = Tail.of(_seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_places, sort=True)
     files = files_at(shape.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
     written = write_rows(context, files, ids, bucket, offsets, rows)
