@@ -15,6 +15,7 @@ from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
+from benchmarks.keyed_reading import keyed_reading
 from benchmarks.keyed_tiering import keyed_tiering
 from benchmarks.lake import lake_read, tiering
 from benchmarks.lookups import lookups
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "hot-projection": hot_projection,
     "opening": opening,
     "tiering": tiering,
+    "keyed-reading": keyed_reading,
     "keyed-tiering": keyed_tiering,
     "lake-read": lake_read,
     "spark-read": spark_read,

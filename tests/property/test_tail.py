@@ -90,6 +90,8 @@ def test_membership(num_rows, is_sorted, columns):
     found = KeySet(encode_keys([pa.array(wanted)] * columns)).holds(encode_keys([pa.array(asked)] * columns))
     assert found.tolist() == np.isin(asked, wanted).tolist()
     assert found.any() or num_rows < 5
+    held = KeySet(encode_keys([pa.array(wanted)] * columns)).holds_keys_of([pa.array(asked)] * columns)
+    assert held.tolist() == found.tolist()
 
 
 def test_no_keys():

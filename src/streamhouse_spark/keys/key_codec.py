@@ -58,6 +58,17 @@ def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
     return data.view(">u8").astype(np.uint64)
 
 
+def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
+    """`as_numbers` of the keys of some columns, where these can be had without the bytes; else None."""
+    if len(columns) != 1:
+        return None
+    (column,) = columns
+    if not (pa.types.is_int64(column.type) or pa.types.is_timestamp(column.type)):
+        return None
+    values = np.frombuffer(column.buffers()[1], np.uint64, column.offset + len(column))[column.offset :]
+    return values ^ np.uint64(1 << 63)
+
+
 def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
     """The keys as LMDB can hold them: at most 496 bytes."""
     found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
+from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
 from streamhouse_spark.keys.keyed_batch import sorted_places
 
 Bools = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,26 @@ class KeySet:
         if self._numbers is None or numbers is None:
             found: Bools = pc.is_in(keys, value_set=self._near(keys)).to_numpy(zero_copy_only=False)
             return found
-        if len(numbers) > len(self._numbers) and (numbers[1:] >= numbers[:-1]).all():
-            return _marked(numbers, self._numbers)
-        places = np.searchsorted(self._numbers, numbers)
-        places[places == len(self._numbers)] = 0
-        same: Bools = self._numbers[places] == numbers
-        return same
+        return _held(numbers, self._numbers)
+
+    def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
+        """`holds` of the keys that these columns make, without nulls."""
+        numbers = None if self._numbers is None else key_numbers(columns)
+        if self._numbers is None or numbers is None:
+            return self.holds(encode_keys(columns))
+        return _held(numbers, self._numbers)
+
+
+def _held(numbers: Numbers, wanted: Numbers) -> Bools:
+    """Which of the numbers are among others, which ascend, each once."""
+    if not len(numbers):
+        return np.zeros(0, np.bool_)
+    if len(numbers) > len(wanted) and (numbers[1:] >= numbers[:-1]).all():
+        return _marked(numbers, wanted)
+    places = np.searchsorted(wanted, numbers)
+    places[places == len(wanted)] = 0
+    same: Bools = wanted[places] == numbers
+    return same
 
 
 def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
@@ -97,14 +112,17 @@ def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
     return pa.array(mask)
 
 
-def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Bools:
+def _marked(numbers: Numbers, wanted: Numbers) -> Bools:
     """Which of many ascending numbers are among a few."""
+    wanted = wanted[np.searchsorted(wanted, numbers[0]) : np.searchsorted(wanted, numbers[-1], side="right")]
     first = np.searchsorted(numbers, wanted, side="left")
-    behind = np.searchsorted(numbers, wanted, side="right")
-    steps = np.zeros(len(numbers) + 1, np.int64)
-    np.add.at(steps, first, 1)
-    np.add.at(steps, behind, -1)
-    return np.cumsum(steps[:-1]) > 0
+    found = np.zeros(len(numbers), np.bool_)
+    place = first[numbers[first] == wanted]
+    while len(place):  # once more for each further row of a key, of which there is one in a lake that only we wrote
+        found[place] = True
+        place = place[place + 1 < len(numbers)] + 1
+        place = place[numbers[place] == numbers[place - 1]]
+    return found
 
 
 def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -48,18 +50,16 @@ def changes_of(
     """
     old = values.unpack(old_values)
     new = engine.merged(batch, old)
-    new_values = [v if there else None for v, there in zip(values.pack(new.columns), new.there.tolist(), strict=True)]
-    changed = np.fromiter(
-        (before != after for before, after in zip(values.repacked(old_values, old), new_values, strict=True)),
-        np.bool_,
-        len(batch),
-    )
+    new_values: list[bytes | None] = [*values.pack(new.columns)]
+    for gone in np.flatnonzero(~new.there).tolist():
+        new_values[gone] = None
+    changed = np.fromiter(map(operator.ne, values.repacked(old_values, old), new_values), np.bool_, len(batch))
     types, places = _in_order(np.flatnonzero(changed), old, new, before_images=before_images)
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
-    keys = stored_keys(batch.keys)
-    return Changes(types, columns, {keys[k]: new_values[k] for k in np.flatnonzero(changed).tolist()})
+    news = zip(stored_keys(batch.keys), new_values, strict=True)
+    return Changes(types, columns, dict(compress(news, changed.tolist())))
 
 
 def _in_order(

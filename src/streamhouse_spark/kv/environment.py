@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -235,12 +235,13 @@ class Writer(Reader):
     def put_meta(self, name: bytes, value: bytes) -> None:
         self._txn.put(name, value, db=self._meta)
 
-    def put(self, items: list[tuple[bytes, bytes]], *, append: bool = False) -> None:
-        """Set values. With ``append`` keys are sorted and behind all that are there, which is faster."""
+    def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
+        """Set the value of each key. With ``append`` keys are sorted and behind all that are there, which is faster."""
         with self._txn.cursor(db=self._rows) as cursor:
-            _, added = cursor.putmulti(items, append=append)
-        if append and added != len(items):  # LMDB leaves a key out that is not behind the last one
-            raise DamagedError(f"only {added} of {len(items)} keys were added: they are not in their order")
+            # Not a list of pairs: zip uses one pair again and again, which the garbage collector need not look at.
+            _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)
+        if append and added != len(keys):  # LMDB leaves a key out that is not behind the last one
+            raise DamagedError(f"only {added} of {len(keys)} keys were added: they are not in their order")
 
     def clear(self) -> None:
         self._txn.drop(self._rows, delete=False)

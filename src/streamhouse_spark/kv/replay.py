@@ -92,10 +92,10 @@ def _replay(
 
 
 def _restore(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, snapshot: KvSnapshot) -> None:
-    def items() -> Iterator[list[tuple[bytes, bytes]]]:
+    def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
         for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
             columns = found.batch.columns
-            yield list(zip(stored_keys(layout.keys(columns)), layout.values.pack(columns), strict=True))
+            yield stored_keys(layout.keys(columns)), layout.values.pack(columns)
 
     tablet.restore(items, snapshot.begins, snapshot.offset)
 

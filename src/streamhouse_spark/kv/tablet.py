@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -106,22 +106,24 @@ class Tablet:
         **Commit point:** LMDB's own, of rows and offset together. Whether they were applied: not where the tablet is
         not at ``start``, because another thread or process applied.
         """
-        items = sorted(changes.items())
-        put = [(key, value) for key, value in items if value is not None]
-        deleted = [key for key, value in items if value is None]
+        keys = sorted(changes)
+        deleted = [key for key in keys if changes[key] is None] if None in changes.values() else []
+        written = [key for key in keys if changes[key] is not None] if deleted else keys
 
         def write(writer: Writer) -> bool:
             if _applied(writer) != start:
                 return False
-            writer.put(put)
+            writer.put(written, map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
             writer.delete(deleted)
             writer.put_meta(_APPLIED, b"%d" % end)
             return True
 
         return self._write(write)
 
-    def restore(self, items: Callable[[], Iterable[list[tuple[bytes, bytes]]]], begins: int, applied: int) -> bool:
-        """Become these rows, given in the order of their keys, after the changes ``[begins, applied)``.
+    def restore(
+        self, items: Callable[[], Iterable[tuple[Sequence[bytes], Sequence[bytes]]]], begins: int, applied: int
+    ) -> bool:
+        """Become these rows, given in steps of ascending keys and values, after the changes ``[begins, applied)``.
 
         Whether: not where the tablet is as far already. **Commit point:** LMDB's own, of all rows and the offset.
         ``items`` may be called more than once.
@@ -131,8 +133,8 @@ class Tablet:
             if _begins(writer) > begins or _applied(writer) >= applied:
                 return False
             writer.clear()
-            for step in items():
-                writer.put(step, append=True)
+            for keys, values in items():
+                writer.put(keys, values, append=True)
             writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema import Column, TableSchema
 
 _SCHEMA_ID = np.dtype("<u4")
+_SCHEMA_OF = operator.itemgetter(slice(_SCHEMA_ID.itemsize))
 
 
 class UnknownSchemaError(Exception):
@@ -39,15 +41,15 @@ class ValueFormat:
 
     def repacked(self, values: Sequence[bytes | None], rows: KeyedRows) -> Sequence[bytes | None]:
         """The values of rows as `pack` gives them now, which differ from those that an older schema wrote."""
-        if all(value is None or value.startswith(self._first) for value in values):
+        if {*map(_SCHEMA_OF, filter(None, values))} <= {self._first}:
             return values
         return [value if there else None for value, there in zip(self.pack(rows.columns), rows.there, strict=True)]
 
     def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
         """The rows as some columns of the newest schema, all by default; nulls where there is no value."""
         wanted = self.schema.columns if wanted is None else wanted
-        there = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        found = Packed.of([value for value in values if value is not None])
+        there = np.fromiter(map(bool, values), np.bool_, len(values))  # a value is never empty
+        found = Packed.of([*filter(None, values)])
         columns = self._columns(found, wanted)
         if not there.all():
             places = pa.array(np.cumsum(there) - 1, mask=~there)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.tail import KeySet
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
@@ -82,7 +81,7 @@ def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProb
         if not len(places):
             return numbers[:0]
         numbers, rows = numbers[places.to_numpy()], rows.take(places)
-    return numbers[keys.holds(encode_keys(rows.columns))]
+    return numbers[keys.holds_keys_of(rows.columns)]
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:

@@ -51,6 +51,10 @@ def rows(tablet, prefix=b""):
     return dict(found)
 
 
+def steps(items):
+    return [k for k, _ in items], [v for _, v in items]
+
+
 def data_file(tablet):
     return tablet._environment.data_file
 
@@ -127,17 +131,17 @@ class TestRestoring:
     def test_rows_and_offset(self, new):
         t = new(map_bytes=MAP_BYTES)
         items = [(key(i), b"v" * 100) for i in range(30_000)]
-        assert t.restore(lambda: iter([items[:20_000], items[20_000:]]), 0, 123)
+        assert t.restore(lambda: iter([steps(items[:20_000]), steps(items[20_000:])]), 0, 123)
         assert (t.applied, rows(t)) == (123, dict(items))
-        assert not t.restore(lambda: [[(b"other", b"")]], 0, 123)
-        assert t.restore(lambda: [[(b"other", b"")]], 200, 300)
+        assert not t.restore(lambda: [([b"other"], [b""])], 0, 123)
+        assert t.restore(lambda: [([b"other"], [b""])], 200, 300)
         assert (t.begins, t.applied, rows(t)) == (200, 300, {b"other": b""})
-        assert not t.restore(lambda: [[(b"older", b"")]], 0, 400)
+        assert not t.restore(lambda: [([b"older"], [b""])], 0, 400)
 
     def test_keys_must_be_in_order(self, new):
         t = new()
         with pytest.raises(DamagedError, match="order"):
-            t.restore(lambda: [[(b"b", b""), (b"a", b"")]], 0, 2)
+            t.restore(lambda: [([b"b", b"a"], [b"", b""])], 0, 2)
         assert (t.applied, t.num_rows) == (0, 0)
 
 
