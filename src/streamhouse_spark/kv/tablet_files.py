@@ -36,6 +36,7 @@ from streamhouse_spark.errors import InvalidOptionError
 CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"
 CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
 CACHE_BYTES_MAX: Final = 10 << 30
+_STAMP_BYTES: Final = 128
 FORMAT_VERSION: Final = 1
 """Of keys, values and metadata: versions of this package that differ in it do not see each other's tablets."""
 
@@ -130,8 +131,8 @@ class TabletFiles:
         stamp_file = os.open(self._stamp_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
-            os.truncate(stamp_file, 0)
-            os.write(stamp_file, json.dumps(self._looks()).encode())
+            # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
+            os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
         finally:
             os.close(stamp_file)
 
