@@ -1,24 +1,33 @@
 """Random histories of tables with a primary key through the public API, against a dictionary.
 
 Several processes on hosts of their own write, delete, update parts, overwrite, truncate, add a column, look up,
-maintain (snapshots by key, trimming, merging, cleaning) and lose their caches. After each step what one of them reads
-is what the dictionary holds; at the end the union read, lookups, and the folded changelog all are.
+maintain (snapshots by key, trimming, merging, cleaning), lose their caches, and meet failing calls of the storage.
+After each step what one of them reads is what the dictionary holds, and after each round what DuckDB reads in the lake;
+at the end the union read, lookups, and the folded changelog all are.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
+from functools import lru_cache
 
+import duckdb
 import pyarrow as pa
 import pytest
+from duckdb_extensions import import_extension
 
+from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.views import open_view
 from streamhouse_spark.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
@@ -26,35 +35,57 @@ COLUMNS = "dt STRING, id INT, name STRING, n BIGINT"
 NAMES = (None, "a", "b", "long" * 50)
 
 
-class History:
-    """One table, its processes, and the dictionary: (dt, id) → row."""
+class Process:
+    """One process on its host: the storage that it sees fails when a step says so."""
 
-    def __init__(self, seed, folder, *, lake=False):
+    def __init__(self, storage, seed, clock):
+        self.faulty = FaultyStorage(storage, lambda number, _method, _key: self.faults.get(number))
+        self.faults = {}
+        self.warehouse = Warehouse("wh", storage=self.faulty, world=sim_world(seed, clock))
+        self._table = None
+
+    @property
+    def table(self):
+        self._table = self._table or self.warehouse.table("t")
+        return self._table
+
+    def fails_at(self, call, fault):
+        self.faults = {len(self.faulty.trace) + call: fault}
+
+
+class History:
+    """One table, its processes, and the dictionary: (dt, id) → row.
+
+    With a lake it lies on a disk, where DuckDB reads what each round made of it. With ``faults`` some steps meet a
+    failing call of the storage: they change all they should or nothing, as they are told or not.
+    """
+
+    def __init__(self, seed, folder, *, lake=False, faults=True):
         self.rng = random.Random(seed)
         self.has_lake = lake
+        self.has_faults = faults
         self.clock = SimClock()
         self.folder = folder
-        self.storage = MemoryStorage(sim_world(seed, self.clock))
+        self.path = folder / "wh"
+        world = sim_world(seed, self.clock)
+        self.storage = LocalStorage(str(self.path), fsync=False, world=world) if lake else MemoryStorage(world)
         self.names = ["name", "n"]
         self.model = {}
-        self.changes = {}
-        self.tables = []
         self.caches = 0
+        self.fired = 0
+        self.compared = 0
+        self.processes = [Process(self.storage, seed * 10 + number, self.clock) for number in range(2)]
         partitioned = self.rng.random() < 0.5
-        properties = {"table.log.ttl": "2h", "table.datalake.enabled": str(lake).lower()}
-        for number in range(2):
-            warehouse = Warehouse("wh", storage=self.storage, world=sim_world(seed * 10 + number, self.clock))
-            if number == 0:
-                warehouse.create_table(
-                    "t", COLUMNS, primary_key=["dt", "id"], partition_by=["dt"] if partitioned else (),
-                    buckets=self.rng.choice([1, 3]), properties=properties,
-                )  # fmt: skip
-            self.tables.append(warehouse.table("t"))
+        self.processes[0].warehouse.create_table(
+            "t", COLUMNS, primary_key=["dt", "id"], partition_by=["dt"] if partitioned else (),
+            buckets=self.rng.choice([1, 3]),
+            properties={"table.log.ttl": "2h", "table.datalake.enabled": str(lake).lower()},
+        )  # fmt: skip
 
     def at(self, host):
-        """A process, with its host's cache."""
+        """The table as a process sees it, with its host's cache."""
         os.environ["STREAMHOUSE_CACHE_DIR"] = str(self.folder / f"host-{host}-{self.caches}")
-        return self.tables[host]
+        return self.processes[host].table
 
     def key(self):
         return self.rng.choice("xy"), self.rng.randrange(6)
@@ -68,18 +99,47 @@ class History:
         kinds = ["upsert"] * 6 + ["partial", "partial", "delete", "delete", "overwrite", "truncate", "column", "lose"]
         tiering = ["tier"] * 5 + ["compact", "expire"] if self.has_lake else []
         kind = self.rng.choice([*kinds, *tiering, "maintain", "maintain", "lookup", "reopen"])
-        getattr(self, kind)(table)
+        if self.has_faults and self.rng.random() < 0.25:
+            self.failing(kind, host)
+        else:
+            getattr(self, kind)(table)
         self.check(self.at(self.rng.randrange(2)))
+
+    def failing(self, kind, host):
+        """A step in which a call fails; then what is there decides which of both it was."""
+        before = copy.deepcopy((self.names, self.model))
+        process = self.processes[host]
+        process.fails_at(self.rng.randrange(self.rng.choice([4, 10, 40])), self.rng.choice(list(Fault)))
+        fired = len(process.faulty.faults_fired)
+        try:
+            getattr(self, kind)(self.at(host))
+            failed = False
+        except (StreamhouseError, Crash):
+            failed = True
+        process.faults = {}
+        self.fired += len(process.faulty.faults_fired) - fired
+        if process.faulty.crashed:
+            close_tablets()
+            self.processes[host] = Process(self.storage, self.rng.randrange(10**6), self.clock)
+        if failed and not self.is_there(Process(self.storage, 0, self.clock).table):
+            self.names, self.model = before
+
+    def is_there(self, table):
+        found = table.to_arrow()
+        rows = {(row.pop("dt"), row.pop("id")): row for row in found.to_pylist()}
+        return rows == self.model and found.column_names[2:] == self.names
+
+    # -- steps that change the table say first what they should make of it ------------------------------------------
 
     def upsert(self, table, *, overwrite=False):
         rows = []
         for _ in range(self.rng.randrange(1, 6)):
             dt, key = self.key()
             rows.append({"dt": dt, "id": key, **{name: self.value(name) for name in self.names}})
-        table.overwrite(rows) if overwrite else table.upsert(rows)
         if overwrite:
             self.model.clear()
         self.model.update({(row["dt"], row["id"]): {name: row[name] for name in self.names} for row in rows})
+        table.overwrite(rows) if overwrite else table.upsert(rows)
 
     def overwrite(self, table):
         if self.rng.random() < 0.3:
@@ -88,28 +148,30 @@ class History:
     def partial(self, table):
         name = self.rng.choice(self.names)
         rows = [{"dt": dt, "id": key, name: self.value(name)} for dt, key in {self.key() for _ in range(3)}]
-        table.upsert(rows, columns=[name])
         for row in rows:
             old = self.model.setdefault((row["dt"], row["id"]), dict.fromkeys(self.names))
             old[name] = row[name]
+        table.upsert(rows, columns=[name])
 
     def delete(self, table):
         keys = [self.key() for _ in range(2)]
-        table.delete([{"dt": dt, "id": key} for dt, key in keys])
         for key in keys:
             self.model.pop(key, None)
+        table.delete([{"dt": dt, "id": key} for dt, key in keys])
 
     def truncate(self, table):
         if self.rng.random() < 0.3:
-            table.truncate()
             self.model.clear()
+            table.truncate()
 
     def column(self, table):
         if len(self.names) == 2 and self.rng.random() < 0.3:
-            table.add_columns("note STRING")
             self.names.append("note")
             for row in self.model.values():
                 row["note"] = None
+            table.add_columns("note STRING")
+
+    # -- steps that change no row -------------------------------------------------------------------------------------
 
     def lose(self, table):
         close_tablets()
@@ -119,22 +181,29 @@ class History:
         """New processes, on new hosts."""
         close_tablets()
         self.caches += 1
-        self.tables = [
-            Warehouse("wh", storage=self.storage, world=sim_world(self.rng.randrange(10**6), self.clock)).table("t")
-            for _ in self.tables
-        ]
+        self.processes = [Process(self.storage, self.rng.randrange(10**6), self.clock) for _ in self.processes]
 
     def maintain(self, table):
         self.clock.advance(self.rng.choice([0, HOUR_MS, 3 * HOUR_MS, 26 * HOUR_MS]))
         table.maintain()
 
     def tier(self, table):
-        """Every row is in the lake then."""
+        """Every row is in the lake then, for us and for DuckDB."""
         table.refresh()
         job = TieringJob(table.log, table.open_lake(), world=table.world)
-        job.run(run_tasks_locally(self.storage, table.settings, table.world))
-        rows = [] if table.state.lake is None else table.lake.to_arrow().to_pylist()
-        assert {(row.pop("dt"), row.pop("id")): row for row in rows} == self.model
+        job.run(run_tasks_locally(table.storage, table.settings, table.world))
+        if table.state.lake is None:
+            assert not self.model
+            return
+        self.compare(table.lake.to_arrow())
+        connection = duck()
+        path = self.path / table.state.lake_location
+        self.compare(connection.execute(f"SELECT * FROM iceberg_scan('{path}')").arrow().read_all())
+        self.compared += 1
+
+    def compare(self, found):
+        rows = found.to_pylist()
+        assert {(row.pop("dt"), row.pop("id")): {n: row[n] for n in self.names} for row in rows} == self.model
         assert len(rows) == len(self.model)
 
     def compact(self, table):
@@ -156,11 +225,10 @@ class History:
         ]
 
     def check(self, table):
-        found = table.to_arrow().to_pylist()
-        assert {(row.pop("dt"), row.pop("id")): row for row in found} == self.model
-        assert len(found) == len(self.model)
+        self.compare(table.to_arrow())
 
     def finish(self):
+        """Whether the changelog held every change, and so could be compared too."""
         for host in range(2):
             table = self.at(host)
             self.check(table)
@@ -168,6 +236,22 @@ class History:
             inside = [table.prefix_lookup({"dt": dt}, max_staleness_ms=0) for dt in "xy"]
             rows = pa.concat_tables(inside).to_pylist()
             assert [(row["dt"], row["id"]) for row in rows] == sorted(self.model)
+        state = self.at(0).refresh()
+        if any(log.start != state.first_offset(bucket) for bucket, log in state.buckets.items()):
+            return False
+        rows = folded(open_view(self.at(0), "changelog"))
+        assert {key: {n: row[n] for n in self.names} for key, row in rows.items()} == self.model
+        return True
+
+
+@lru_cache
+def duck():
+    for extension in ("avro", "iceberg"):
+        import_extension(extension)
+    connection = duckdb.connect()
+    for extension in ("avro", "iceberg"):
+        connection.load_extension(extension)
+    return connection
 
 
 def folded(view):
@@ -204,24 +288,24 @@ def test_histories(seed, lake, tmp_path):
     for _ in range(30):
         history.step()
     history.finish()
-    state = history.tables[0].refresh()
-    if all(log.start == state.first_offset(bucket) for bucket, log in state.buckets.items()):
-        from streamhouse_spark.views import open_view
-
-        rows = folded(open_view(history.tables[0], "changelog"))
-        assert {key: {n: row[n] for n in history.names} for key, row in rows.items()} == history.model
 
 
-def test_histories_trim_what_snapshots_hold(tmp_path):
-    """The histories above would prove little if nothing was ever trimmed."""
-    trimmed, restored = 0, 0
+def test_histories_do_what_they_are_for(tmp_path):
+    """The histories above would prove little if nothing was ever trimmed, restored, failing, folded or tiered."""
+    trimmed, restored, fired, folds, compared = 0, 0, 0, 0, 0
     for seed in range(10):
-        history = History(seed, tmp_path / str(seed))
+        history = History(seed, tmp_path / str(seed), lake=seed % 5 == 0)
         for _ in range(30):
             history.step()
-        state = history.tables[0].refresh()
+        state = history.at(0).refresh()
         trimmed += any(log.start > state.first_offset(b) for b, log in state.buckets.items())
+        folds += history.finish()
         history.reopen(None)
         restored += bool(state.snapshots) and history.at(0).lookup([{"dt": "x", "id": 0}]).num_rows
+        fired += history.fired
+        compared += history.compared
     assert trimmed >= 3
     assert restored >= 3
+    assert fired >= 20
+    assert folds >= 2
+    assert compared >= 4
