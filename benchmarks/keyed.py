@@ -79,18 +79,22 @@ class DeltalakeMerge:
 
 
 class PypaimonUpsert:
-    """A primary-key table: it writes without a look at what is there, and merges when it is read."""
+    """A primary-key table, by Paimon's native code: it writes without a look at what is there, and merges when read."""
 
-    name = "pypaimon"
+    name = "pypaimon-rust"
+    _NATIVE = dict.fromkeys(
+        ("write.native.enabled", "commit.native.enabled", "read.native.enabled", "scan.native-plan.enabled"), "true"
+    )
 
     def __init__(self, directory: Path, rows: pa.Table) -> None:
+        import pypaimon_rust  # noqa: F401 - without it the options above count for nothing
         from pypaimon import CatalogFactory, Schema
 
         self._directory = directory
         self._schema = pa.schema([field.with_nullable(field.name != KEY) for field in rows.schema])
         catalog = CatalogFactory.create({"warehouse": str(directory)})
         catalog.create_database("bench", ignore_if_exists=True)
-        schema = Schema.from_pyarrow_schema(self._schema, primary_keys=[KEY], options={"bucket": "2"})
+        schema = Schema.from_pyarrow_schema(self._schema, primary_keys=[KEY], options={"bucket": "2", **self._NATIVE})
         catalog.create_table("bench.orders", schema, ignore_if_exists=False)
         self._table = catalog.get_table("bench.orders")
         self.upsert(rows)
