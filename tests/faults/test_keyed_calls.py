@@ -11,7 +11,7 @@ import pytest
 from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.clock import World
-from streamhouse_spark.kv import keyed_writes, snapshots
+from streamhouse_spark.kv import snapshots, staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.views import open_view
@@ -69,7 +69,7 @@ def rows(table):
 def test_writing(hosts, inline, snapshot, monkeypatch):
     """Whatever the writer is told, its batch is there once or not at all, for every host."""
     if not inline:
-        monkeypatch.setattr(keyed_writes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
     after = {**BEFORE, 1: {**BEFORE[1], "n": 9}, 9: {"id": 9, "name": None, "n": 9}}
 
     def work(storage):
