@@ -15,6 +15,7 @@ from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
+from benchmarks.keyed_spark import keyed_spark
 from benchmarks.keyed_tiering import keyed_tiering
 from benchmarks.lake import lake_read, tiering
 from benchmarks.lookups import lookups
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "opening": opening,
     "tiering": tiering,
     "keyed-tiering": keyed_tiering,
+    "keyed-spark": keyed_spark,
     "lake-read": lake_read,
     "spark-read": spark_read,
     "spark-sink": spark_sink,
