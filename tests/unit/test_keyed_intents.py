@@ -308,6 +308,26 @@ class TestFiles:
         assert intents.read == [lost.bucket]
         assert found(table) == dict.fromkeys(range(9), ("new", 1))
 
+    def test_files_that_are_condemned_between_plan_and_record(self, table, memory, clock, other_process):
+        """The bucket is where it was, and the first attempt had taken them."""
+        rival = other_process().table(NAME)
+        number = table.refresh().version + 1
+        intents = Intents(table, *upserts(*NINE))
+        prepared = intents.prepared(table)
+        lost = prepared[1]
+        key = segment_key(table.uuid, lost.segment.segment.uuid)
+
+        def plan(_number, method, put):
+            if method == "put_if_absent" and put == commit_key(table.uuid, number) and rival.refresh().version < number:
+                rival.log.commit(lambda _state, _ms: (Condemn((key,)),))
+
+        driver = Warehouse("wh", storage=FaultyStorage(memory, plan), world=sim_world(50, clock)).table(NAME)
+        commit(driver, IntentWrite(), intents.readers(), prepared)
+        assert driver.state.version == number + 1
+        assert intents.read == [lost.bucket]
+        memory.delete(key)
+        assert found(table) == dict.fromkeys(range(9), ("new", 1))
+
     def test_what_lost_is_an_orphan_that_cleaning_takes(self, sums, clock, other_process):
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
