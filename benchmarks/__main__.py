@@ -16,6 +16,7 @@ from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.keyed_reading import keyed_reading
+from benchmarks.keyed_spark import keyed_spark
 from benchmarks.keyed_tiering import keyed_tiering
 from benchmarks.lake import lake_read, tiering
 from benchmarks.lookups import lookups
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "tiering": tiering,
     "keyed-reading": keyed_reading,
     "keyed-tiering": keyed_tiering,
+    "keyed-spark": keyed_spark,
     "lake-read": lake_read,
     "spark-read": spark_read,
     "spark-sink": spark_sink,

@@ -23,6 +23,7 @@ from streamhouse_spark.kv.keyed_writes import KeyedWriter
 from streamhouse_spark.kv.merge import FirstRowMerge, MergeEngine
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.bucketing import iceberg_buckets
@@ -93,8 +94,15 @@ class KeyedShape:
         for bucket, places in self.buckets(columns):
             taken = columns if places is None else [column.take(pa.array(places)) for column in columns]
             chosen = deleted if places is None else deleted[places]
-            found[bucket] = KeyedBatch.of(self.layout.keys(taken), taken, chosen)
+            found[bucket] = self._batch(taken, chosen)
         return found
+
+    def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
+        """As `batches`, of rows that are known to be of one bucket."""
+        return self._batch([_one_chunk(column, self.name) for column in rows.columns], deleted)
+
+    def _batch(self, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
+        return KeyedBatch.of(self.layout.keys(list(columns)), columns, deleted)
 
     @cached_property
     def _identity(self) -> dict[str, object]:
@@ -145,7 +153,7 @@ class KeyedTable:
         """See `Table.upsert` and `Table.overwrite`."""
 
         def write(shape: KeyedShape) -> BucketOffsets:
-            targets = _targets(shape, columns)
+            targets = targets_of(shape, columns)
             found = _padded(coerce(rows, _given(shape, targets), table=shape.name), shape.schema)
             return self._write(
                 shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
@@ -173,7 +181,7 @@ class KeyedTable:
     ) -> BucketOffsets:
         """Upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known schema."""
         shape = self.shape()
-        return self._write(shape, rows, deleted, _targets(shape, columns), transaction, overwrite=overwrite)
+        return self._write(shape, rows, deleted, targets_of(shape, columns), transaction, overwrite=overwrite)
 
     def rewrite(self, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
         """What an UPDATE, DELETE or MERGE that read the table makes of it, in one commit; `change` for the rest.
@@ -183,17 +191,15 @@ class KeyedTable:
         `InvalidOptionError` where the table does not delete; nothing was written then.
         """
         shape = self.shape()
-        require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
-        order = np.argsort(~deleted, kind="stable")
-        batches = shape.batches(rows.take(pa.array(order)), deleted[order])
+        batches = shape.batches(*in_no_order(shape, rows, deleted))
         for batch in batches.values():
-            _require_written_once(shape, batch)
-        return self._commit(shape, batches, engine_of(shape.properties, shape.schema), None, read=read)
+            require_written_once(shape, batch)
+        return self.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)
 
     def require_partial(self, columns: Sequence[str]) -> None:
         """Raises `InvalidOptionError`, `SchemaMismatchError` where a partial update of these columns cannot be."""
         shape = self.shape()
-        engine_of(shape.properties, shape.schema, _targets(shape, columns))
+        engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
         """Add rows with these keys and nulls else where none are there; those that are stay as they are.
@@ -208,7 +214,7 @@ class KeyedTable:
             )
         rows = _padded(keys, shape.schema)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
-        return self._commit(shape, batches, FirstRowMerge(), None)
+        return self.commit(shape, batches, FirstRowMerge())
 
     def _retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
         """Write by the newest known schema, and again where it changed meanwhile."""
@@ -234,33 +240,40 @@ class KeyedTable:
         *,
         overwrite: bool = False,
     ) -> BucketOffsets:
-        rows, deleted = _allowed(shape, rows, deleted)
         engine = engine_of(shape.properties, shape.schema, targets)
-        return self._commit(shape, shape.batches(rows, deleted), engine, transaction, overwrite=overwrite)
+        batches = shape.batches(*allowed(shape, rows, deleted))
+        return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
 
-    def _commit(
-        self,
-        shape: KeyedShape,
-        batches: Mapping[int, KeyedBatch],
-        engine: MergeEngine,
-        transaction: Transaction | None,
-        *,
-        overwrite: bool = False,
-        read: ReadBase | None = None,
-    ) -> BucketOffsets:
+    def stager(self, shape: KeyedShape, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
+        """Works out changes by a shape of the table, and stages them for the properties of a state."""
         table = self._table
-        writer = KeyedWriter(
-            table.log,
+        return ChangeStager(
             table.storage,
             table.world,
-            table.segment_shape(),
+            table.segment_shape(state),
             shape.layout,
             engine,
             shape.tablet_of,
             before_images=shape.properties.changelog_image == "full",
         )
-        offsets, state = writer.write(batches, transaction=transaction, overwrite=overwrite, read=read)
-        table.merge_if_due(state)
+
+    def commit(
+        self,
+        shape: KeyedShape,
+        batches: Mapping[int, KeyedBatch],
+        engine: MergeEngine,
+        *,
+        prepared: Mapping[int, PreparedChanges] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        read: ReadBase | None = None,
+    ) -> BucketOffsets:
+        """As `KeyedWriter.write`, and merge inline rows where that is due."""
+        writer = KeyedWriter(self._table.log, self.stager(shape, engine))
+        offsets, state = writer.write(
+            batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
+        )
+        self._table.merge_if_due(state)
         return offsets
 
 
@@ -279,7 +292,18 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
         )
 
 
-def _require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
+def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+    """Rows of an UPDATE, DELETE or MERGE such that of a key that is deleted and written the row stays.
+
+    Raises `InvalidOptionError` as `require_rewritable`.
+    """
+    require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
+    order = np.argsort(~deleted, kind="stable")
+    return rows.take(pa.array(order)), deleted[order]
+
+
+def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
+    """Raises `SchemaMismatchError` where a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
         return
@@ -303,7 +327,7 @@ def as_keys(keys: Any, shape: KeyedShape) -> Any:
     return keys
 
 
-def _targets(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """The columns of a partial update beside the key; None for whole rows."""
     if columns is None:
         return None
@@ -339,7 +363,7 @@ def _padded(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
-def _allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Without the deletions that the table ignores. Raises `InvalidOptionError` where it has none."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from collections import Counter
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from faults.faulty_storage import sweep
+from faults.faulty_storage import Fault, sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.clock import World
-from streamhouse_spark.kv import keyed_writes, snapshots
+from streamhouse_spark.datasource import staging_task
+from streamhouse_spark.datasource.keyed_staging import KeyedStagingPlan, commit_intents
+from streamhouse_spark.kv import snapshots, staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.model import Transaction
+from streamhouse_spark.options import WriteOptions
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.views import open_view
 from streamhouse_spark.warehouse import Warehouse
@@ -69,7 +76,7 @@ def rows(table):
 def test_writing(hosts, inline, snapshot, monkeypatch):
     """Whatever the writer is told, its batch is there once or not at all, for every host."""
     if not inline:
-        monkeypatch.setattr(keyed_writes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
     after = {**BEFORE, 1: {**BEFORE[1], "n": 9}, 9: {"id": 9, "name": None, "n": 9}}
 
     def work(storage):
@@ -123,3 +130,85 @@ def test_maintaining(hosts):
         for row in open_view(table, "changelog").to_arrow().to_pylist():
             assert row["id"] in range(7)
     assert trimmed
+
+
+class Here:
+    """What `Connection` is in a process that has the table open already."""
+
+    def __init__(self, warehouse, table):
+        self._warehouse, self._table = warehouse, table
+
+    def warehouse(self):
+        return self._warehouse
+
+    def table_by_uuid(self, _name, uuid):
+        assert uuid == self._table.uuid
+        return self._table
+
+
+@pytest.mark.slow
+def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch):
+    """Whatever fails from a task's first call to the driver's last: the sums have the batch once or not at all.
+
+    In between another writer moves one bucket: of the other one the prepared changes are committed.
+    """
+    monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(staging_task, "TASK_INLINE_BYTES_MAX", 0)
+    frame = StructType([StructField("id", IntegerType(), nullable=False), StructField("n", LongType())])
+    once = Transaction("query", 1)
+    prepared, fallen_back = [], []
+    real = KeyedStagingPlan.intents
+    monkeypatch.setattr(
+        KeyedStagingPlan, "intents", lambda *args: {b: counted(read) for b, read in real(*args).items()}
+    )
+
+    def counted(read):
+        return lambda schema: (fallen_back.append(1), read(schema))[1]
+
+    base = MemoryStorage(sim_world())
+    Warehouse("wh", storage=base, world=sim_world(1)).create_table(
+        "t", "id INT, n BIGINT", primary_key=["id"], buckets=2,
+        properties={"table.merge-engine": "aggregation", "fields.n.agg": "sum"},
+    )  # fmt: skip
+    hosts(base, 2).upsert([{"id": i, "n": 1} for i in range(6)])
+
+    def new_store():
+        storage = MemoryStorage(sim_world())
+        storage._objects = dict(base._objects)
+        return storage
+
+    def sent(storage, seed):
+        """What the task of a host sends to the driver."""
+        table = hosts(storage, seed)
+        here = Here(Warehouse("wh", storage=storage, world=table.world), table)
+        plan = KeyedStagingPlan.of(here, table, frame, WriteOptions(), is_clustered=True)
+        rows = pa.record_batch({"id": pa.array(range(8), pa.int32()), "n": pa.array([10] * 8)})
+        return plan, [pickle.loads(pickle.dumps(plan.message([rows])))]
+
+    def work(storage):
+        plan, messages = sent(storage, 3)
+        prepared.append(len(messages[0].prepared))
+        hosts(storage.inner, 7).upsert([{"id": 0, "n": 100}])
+        fallen_back.clear()
+        commit_intents(hosts(storage, 4), plan, messages, transaction=once)
+        if len(messages[0].prepared) == 2:
+            assert len(fallen_back) == 1
+
+    before = dict.fromkeys(range(6), 1)
+    after = {i: 10 + before.get(i, 0) for i in range(8)}
+    outcomes = Counter()
+    faults = (Fault.CRASH_AFTER, Fault.ERROR_BEFORE)
+    for attempt in sweep(new_store, work, faults=faults):
+        table = hosts(attempt.store, 5)
+        found = {row["id"]: row["n"] for row in table.to_arrow().to_pylist()}
+        has_rival = found[0] > 99
+        found[0] -= 100 * has_rival
+        assert found in ((before, after) if attempt.raised else (after,)), attempt
+        plan, messages = sent(attempt.store, 6)
+        commit_intents(table, plan, messages, transaction=once)
+        found = {key: row["n"] for key, row in rows(table).items()}
+        assert found == {**after, 0: after[0] + 100 * has_rival}, attempt
+        outcomes[type(attempt.raised).__name__] += 1
+    assert set(prepared) == {1, 2}, "a fault of one bucket's changes leaves the other's"
+    assert outcomes["Crash"]
+    assert outcomes["NoneType"]

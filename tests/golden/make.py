@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.kv import keyed_writes
+from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim, Truncate
@@ -167,7 +167,7 @@ def build_keyed() -> MemoryStorage:
     store = MemoryStorage(world, "golden")
     wh = Warehouse("golden", storage=store, world=world)
     table = wh.create_table("people", "name STRING, born DATE, n BIGINT", primary_key=["name"], buckets=2)
-    with mock.patch.object(keyed_writes, "INLINE_BYTES_MAX", 0):
+    with mock.patch.object(staged_changes, "INLINE_BYTES_MAX", 0):
         table.upsert([{"name": f"n{i}", "born": dt.date(2000, 1, 1 + i), "n": i} for i in range(8)])
     clock.advance(1000)
     table.upsert([{"name": "n1", "n": 10}, {"name": "new", "n": 11}], columns=["n"])

@@ -21,12 +21,13 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv import keyed_writes
+from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.aggregation import fold_of
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
 from streamhouse_spark.kv.merge import ColumnwiseMerge
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.staged_changes import ChangeStager
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_files import TabletFiles
 from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
@@ -78,7 +79,7 @@ class Host:
         """``batch``: (deleted, row) pairs."""
         state = self.log.state
         layout = KeyedLayout.of(state)
-        writer = KeyedWriter(self.log, self.storage, self.world, self.shape, layout, self.engine, self.tablet_of)
+        stager = ChangeStager(self.storage, self.world, self.shape, layout, self.engine, self.tablet_of)
         batches = {}
         for bucket in range(BUCKETS):
             chosen = [(d, row) for d, row in batch if row[0] % BUCKETS == bucket]
@@ -86,7 +87,7 @@ class Host:
                 columns = [pa.array([row[i] for _, row in chosen], c.type) for i, c in enumerate(SCHEMA.columns)]
                 deleted = np.array([d for d, _ in chosen], np.bool_)
                 batches[bucket] = KeyedBatch.of(layout.keys(columns), columns, deleted)
-        return writer.write(batches, transaction=transaction, read=read)[0]
+        return KeyedWriter(self.log, stager).write(batches, transaction=transaction, read=read)[0]
 
     def read(self):
         """The rows now, and the base of an operation that read them."""
@@ -455,7 +456,7 @@ BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None
 def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
-        monkeypatch.setattr(keyed_writes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
     folders = (tmp_path / str(number) for number in itertools.count())
     used = []
 

@@ -1,15 +1,23 @@
-"""Writing by primary key in Spark: tasks stage what is to be done to keys, the driver makes changes of it and commits.
+"""Writing by primary key in Spark: tasks stage what is to be done to keys, and the changes that this makes.
 
-Tasks do not read the table: which changes the rows are depends on what is there when they are committed. What they
-stage are *intents*, rows with what they do to their key, as files like segments that no record will ever name. The
-driver removes them once the changes are committed; what a crash leaves is an orphan of cleaning.
+Which changes the rows are depends on what is there when they are committed. So what tasks stage are *intents*, rows
+with what they do to their key, as files like segments that no record will ever name. Where Spark clusters the rows such
+that a task has all rows of its buckets (the catalog asks for it), a task also prepares the changes, against the rows by
+key that its host keeps: the driver's one record adds these, and the driver makes changes only of the intents of buckets
+that moved meanwhile, or that several tasks had rows of (`streamhouse_spark.keyed_intents`). So nothing depends on what
+Spark promises about clustering.
+
+The driver removes the intents once the changes are committed; what a crash leaves is an orphan of cleaning, as are
+prepared changes that were not used.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,10 +29,12 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.conversion import refuse_column
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.staging_task import chunks, task_stager
+from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, chunks, task_stager
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.keyed_intents import IntentWrite, ReadIntents, commit, prepare
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.scan import Adapter
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
@@ -50,6 +60,7 @@ _KINDS: Final = {
 _COMMIT_TRIES_MAX: Final = 10
 
 Kinds = npt.NDArray[np.int8]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +73,22 @@ class KeyedStagingPlan:
     schema_id: int
     schema: TableSchema
     key: tuple[str, ...]
-    targets: tuple[str, ...] | None
-    """The columns that a partial update writes beside the key; None for whole rows."""
+    write: IntentWrite
     row_kind_column: str | None
     routing: Routing
+    is_clustered: bool
+    """Whether Spark was asked to give a task all rows of its buckets."""
 
     @classmethod
     def of(
-        cls, connection: Connection, table: Table, frame: StructType, options: WriteOptions | StreamWriteOptions
+        cls,
+        connection: Connection,
+        table: Table,
+        frame: StructType,
+        options: WriteOptions | StreamWriteOptions,
+        *,
+        write: IntentWrite | None = None,
+        is_clustered: bool = False,
     ) -> KeyedStagingPlan:
         """Raises `SchemaMismatchError`, `InvalidOptionError` where rows of this frame cannot be written so."""
         given = compat.arrow_schema_of(frame)
@@ -86,7 +105,16 @@ class KeyedStagingPlan:
         key = table.properties.bucket_key
         routing = Routing(state.num_buckets, key[0] if key else None)
         plan = cls(
-            connection, table.name, table.uuid, state.schema_id, state.schema, state.primary_key, targets, kind, routing
+            connection,
+            table.name,
+            table.uuid,
+            state.schema_id,
+            state.schema,
+            state.primary_key,
+            replace(write or IntentWrite(), columns=targets),
+            kind,
+            routing,
+            is_clustered,
         )
         coerce(pa.schema([f.remove_metadata() for f in given]).empty_table(), plan.given, table=table.name)
         names = {name.casefold() for name in given.names}
@@ -98,20 +126,35 @@ class KeyedStagingPlan:
     @property
     def given(self) -> TableSchema:
         """The columns that the rows have."""
-        if self.targets is None:
+        if self.write.columns is None:
             return self.schema
-        wanted = {*self.targets, *self.key}
+        wanted = {*self.write.columns, *self.key}
         return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
 
     @property
     def shape(self) -> SegmentShape:
         return SegmentShape(self.schema_id)
 
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """Stage all rows of a task; durable when this returns, visible to nobody. None where there are no rows.
+    def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
+        """Stage all rows of a task, and where it may have all rows of its buckets, prepare their changes.
 
-        Raises `SchemaMismatchError` for values that do not fit.
+        All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
+        not fit.
         """
+        staged = self._staged(batches)
+        if staged is None or not self.is_clustered:
+            return StagedMessage(staged, query_id)
+        table = self.connection.table_by_uuid(self.table, self.table_uuid)
+        return StagedMessage(staged, query_id, prepare(table, self.write, self.intents(table, staged.segments)))
+
+    def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
+        """Bucket → what reads its intents, in the order of the segments."""
+        found: dict[int, list[StagedSegment]] = {}
+        for segment in segments:
+            found.setdefault(segment.segment.bucket, []).append(segment)
+        return {bucket: partial(_read, table, self.schema, of_bucket) for bucket, of_bucket in sorted(found.items())}
+
+    def _staged(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
         parts = [stager.stage(intents) for chunk in chunks(batches) if (intents := self._intents(chunk)).num_rows]
         return gathered(parts) if parts else None
@@ -140,16 +183,16 @@ class KeyedStagingPlan:
 def commit_intents(
     table: Table,
     plan: KeyedStagingPlan,
-    staged: Staged | None,
+    messages: Sequence[StagedMessage],
     *,
     transaction: Transaction | None,
-    overwrite: bool = False,
     read: ReadBase | None = None,
 ) -> BucketOffsets:
     """Make changes of what the tasks staged, in the order of the tasks, and commit them. See `Table.upsert`.
 
     With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
     """
+    staged = all_staged(messages)
     if staged is not None and staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
@@ -161,7 +204,7 @@ def commit_intents(
             "write them again",
         )
     segments = staged.segments if staged else ()
-    offsets = _committed(table, plan, segments, transaction, overwrite=overwrite, read=read)
+    offsets = _committed(table, plan, segments, whole(messages), transaction, read=read)
     for segment in segments:
         if segment.segment.uuid is not None:
             with suppress(StorageError):  # no record names it: cleaning takes it, if not now
@@ -169,40 +212,46 @@ def commit_intents(
     return offsets
 
 
+def whole(messages: Sequence[StagedMessage]) -> list[PreparedChanges]:
+    """The prepared changes that are of all rows of their bucket: nobody else has rows of it."""
+    parts = [message.staged for message in messages if message.staged is not None]
+    having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
+    return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
+
+
 def _committed(
     table: Table,
     plan: KeyedStagingPlan,
     segments: Sequence[StagedSegment],
+    prepared: Sequence[PreparedChanges],
     transaction: Transaction | None,
     *,
-    overwrite: bool,
     read: ReadBase | None,
 ) -> BucketOffsets:
+    intents = plan.intents(table, segments)
     for attempt in range(_COMMIT_TRIES_MAX):
         state = table.refresh()
-        rows = pa.Table.from_batches(list(_read(table, plan, segments)), _intent_schema(state.schema).arrow)
-        kinds = rows.column(0).to_numpy() if rows.num_rows else np.zeros(0, np.int8)
-        rows = rows.drop_columns([CHANGE_COLUMN.name])
         try:
-            if read is not None:
-                return table.keyed.rewrite(rows, kinds == _DELETE, read=read)
-            return table.keyed.change(
-                rows,
-                kinds == _DELETE,
-                columns=plan.targets,
-                transaction=transaction,
-                overwrite=overwrite,
-            )
+            return commit(table, plan.write, intents, prepared, transaction=transaction, read=read)
         except CommitConflictError:
             if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _read(table: Table, plan: KeyedStagingPlan, segments: Sequence[StagedSegment]) -> Iterator[pa.RecordBatch]:
-    """The intents, with the columns that the table has now."""
-    written = _intent_schema(plan.schema)
-    adapter = Adapter(written, _intent_schema(table.state.schema))
+def _read(
+    table: Table, written_by: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
+) -> tuple[pa.Table, Bools]:
+    """Intents with the columns of a schema that is that of the table now, and which of them delete."""
+    batches = list(_batches(table, _intent_schema(written_by), segments, _intent_schema(schema)))
+    rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
+    return rows.drop_columns([CHANGE_COLUMN.name]), rows.column(0).to_numpy() == _DELETE
+
+
+def _batches(
+    table: Table, written: TableSchema, segments: Sequence[StagedSegment], wanted: TableSchema
+) -> Iterator[pa.RecordBatch]:
+    adapter = Adapter(written, wanted)
     records = InlineRecords(table.storage, table.uuid)
     for staged in segments:
         segment = staged.segment

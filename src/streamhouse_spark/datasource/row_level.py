@@ -7,12 +7,13 @@ of the row that was read (null for an insertion), and the table's columns (null 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -20,15 +21,17 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, received
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keyed_intents import IntentWrite
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.options import WriteOptions
 from streamhouse_spark.schema import TableSchema
 
 KIND: Final = "__streamhouse_kind"
 """``insert``, ``update`` or ``delete``; the JVM class says so."""
 _READ: Final = "__streamhouse_read_"
+_PART_PROPERTY: Final = "streamhouse.part"
+"""Set by the JVM class where a task has more rows than it hands over at once."""
 
 
 def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
@@ -48,9 +51,15 @@ class RowLevelPlan:
     def key(self) -> tuple[str, ...]:
         return self.staging.key
 
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """As `KeyedStagingPlan.stage`. Raises `SchemaMismatchError` where an update changes a primary key."""
-        return self.staging.stage(self._by_key(batch) for batch in batches)
+    def message(self, batches: Iterable[pa.RecordBatch]) -> StagedMessage:
+        """As `KeyedStagingPlan.message`. Raises `SchemaMismatchError` where an update changes a primary key.
+
+        A part of a task's rows is prepared by nobody: what its keys become may stand in another part.
+        """
+        context = TaskContext.get()
+        is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
+        staging = replace(self.staging, is_clustered=False) if is_part else self.staging
+        return staging.message(self._by_key(batch) for batch in batches)
 
     def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the key that they are about in the key's columns."""
@@ -93,24 +102,33 @@ class RowLevelWriter(DataSourceArrowWriter):
     once for each part of its rows. Of a MERGE that only inserts come just the table's columns.
     """
 
-    def __init__(self, connection: Connection, name: str, read: ReadBase, schema: StructType) -> None:
+    def __init__(
+        self, connection: Connection, name: str, read: ReadBase, schema: StructType, *, is_clustered: bool = False
+    ) -> None:
         has_kinds = KIND in schema.fieldNames()
         frame = StructType([field for field in schema.fields if not field.name.startswith(_READ)])
         options = WriteOptions(row_kind_column=KIND if has_kinds else None)
-        self._staging = KeyedStagingPlan.of(connection, connection.table(name), frame, options)
+        self._staging = KeyedStagingPlan.of(
+            connection,
+            connection.table(name),
+            frame,
+            options,
+            write=IntentWrite(rewrites=True),
+            is_clustered=is_clustered,
+        )
         self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
         self._read = read
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return StagedMessage(self._plan.stage(iterator))
+        return self._plan.message(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Where no row is touched there is nothing to commit, and nothing to be in conflict with."""
-        intents = all_staged(received(messages))
-        if intents is not None:
+        found = received(messages)
+        if all_staged(found) is not None:
             staging = self._staging
             table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
-            commit_intents(table, staging, intents, transaction=None, read=self._read)
+            commit_intents(table, staging, found, transaction=None, read=self._read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to do, as in `StreamhouseWriter.abort`."""

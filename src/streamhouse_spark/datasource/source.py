@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.datasource.catalog.internal_options import (
     ARGUMENTS_OPTION,
     CALL_OPTION,
+    CLUSTERED_OPTION,
     READ_OPTION,
     UUID_OPTION,
     is_internal,
@@ -109,8 +110,11 @@ class StreamhouseDataSource(DataSource):
         if READ_OPTION in self.options:
             from streamhouse_spark.datasource.row_level import RowLevelWriter
 
-            return RowLevelWriter(self._connection(), name, ReadBase.from_text(self.options[READ_OPTION]), schema)
-        return StreamhouseWriter(self._connection(), name, options, schema, overwrite=overwrite)
+            read = ReadBase.from_text(self.options[READ_OPTION])
+            return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
+        return StreamhouseWriter(
+            self._connection(), name, options, schema, overwrite=overwrite, is_clustered=self._is_clustered()
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)
@@ -122,7 +126,13 @@ class StreamhouseDataSource(DataSource):
                 "or write the results in foreachBatch to a table of their own",
             )
         self._require_loaded(name)
-        return StreamhouseStreamWriter(self._connection(), name, options, given.get("checkpointlocation"), schema)
+        checkpoint = given.get("checkpointlocation")
+        return StreamhouseStreamWriter(
+            self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()
+        )
+
+    def _is_clustered(self) -> bool:
+        return CLUSTERED_OPTION in self.options
 
     def _connection(self) -> Connection:
         return connect(self.options, self._environ)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
 from streamhouse_spark.rows import coerce
@@ -32,6 +33,8 @@ class StagedMessage(WriterCommitMessage):
 
     staged: Staged | None
     query_id: str | None = None
+    prepared: tuple[PreparedChanges, ...] = ()
+    """What the rows that were staged change, in buckets of a table with a primary key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,14 @@ class StagingPlan:
         routing = Routing(state.num_buckets, key[0] if key else None)
         return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(state), routing)
 
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """Stage all rows of a task; durable when this returns, visible to nobody. None where there are no rows.
+    def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
+        """Stage all rows of a task; durable when this returns, visible to nobody.
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
         parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
-        return gathered(parts) if parts else None
+        return StagedMessage(gathered(parts) if parts else None, query_id)
 
 
 def task_stager(connection: Connection, table_uuid: str, shape: SegmentShape, routing: Routing) -> Stager:

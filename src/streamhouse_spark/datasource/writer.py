@@ -22,9 +22,10 @@ from streamhouse_spark.datasource.query_identity import (
     no_identity,
     query_transaction,
 )
-from streamhouse_spark.datasource.staging_task import StagedMessage, StagingPlan, all_staged, combined, received
+from streamhouse_spark.datasource.staging_task import StagingPlan, all_staged, combined, received
 from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.keyed_intents import IntentWrite
 from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
@@ -46,8 +47,11 @@ class StreamhouseWriter(DataSourceArrowWriter):
         schema: StructType,
         *,
         overwrite: bool = False,
+        is_clustered: bool = False,
     ) -> None:
-        self._plan = _staging_plan(connection, name, schema, options)
+        """``is_clustered``: Spark was asked to give each task whole buckets."""
+        write = IntentWrite(overwrites=overwrite)
+        self._plan = _staging_plan(connection, name, schema, options, write=write, is_clustered=is_clustered)
         self._transaction = options.transaction
         self._overwrite = overwrite
         if overwrite and (options.row_kind_column or options.partial_update):
@@ -57,14 +61,14 @@ class StreamhouseWriter(DataSourceArrowWriter):
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return StagedMessage(self._plan.stage(iterator))
+        return self._plan.message(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         if isinstance(self._plan, KeyedStagingPlan):
-            intents = all_staged(received(messages))
-            if intents is not None or self._transaction is not None or self._overwrite:
-                commit_intents(table, self._plan, intents, transaction=self._transaction, overwrite=self._overwrite)
+            found = received(messages)
+            if all_staged(found) is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, found, transaction=self._transaction)
             return
         staged = combined(table, received(messages)) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
@@ -88,16 +92,23 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(
-        self, connection: Connection, name: str, options: StreamWriteOptions, checkpoint: str | None, schema: StructType
+        self,
+        connection: Connection,
+        name: str,
+        options: StreamWriteOptions,
+        checkpoint: str | None,
+        schema: StructType,
+        *,
+        is_clustered: bool = False,
     ) -> None:
-        self._plan = _staging_plan(connection, name, schema, options)
+        self._plan = _staging_plan(connection, name, schema, options, is_clustered=is_clustered)
         self._options = options
         self._checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
-        return StagedMessage(self._plan.stage(iterator), query_id)
+        return self._plan.message(iterator, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
@@ -117,7 +128,7 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
         if staged is None:
             return
         if isinstance(self._plan, KeyedStagingPlan):
-            commit_intents(table, self._plan, staged, transaction=transaction)
+            commit_intents(table, self._plan, found, transaction=transaction)
         else:
             table.commit(staged, transaction=transaction)
 
@@ -126,12 +137,18 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staging_plan(
-    connection: Connection, name: str, frame: StructType, options: WriteOptions | StreamWriteOptions
+    connection: Connection,
+    name: str,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+    *,
+    write: IntentWrite | None = None,
+    is_clustered: bool,
 ) -> StagingPlan | KeyedStagingPlan:
     """Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have."""
     table = table_for_writing(connection, name, frame)
     if table.state.primary_key:
-        return KeyedStagingPlan.of(connection, table, frame, options)
+        return KeyedStagingPlan.of(connection, table, frame, options, write=write, is_clustered=is_clustered)
     if options.row_kind_column or options.partial_update:
         given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
         raise InvalidOptionError(

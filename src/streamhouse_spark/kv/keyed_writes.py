@@ -2,37 +2,36 @@
 
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again, within the commit's own attempt. An operation that read the
-table (`ReadBase`) is not worked out again: each attempt refuses it where any bucket moved since. Tablets follow the
-log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+faster, the changes of that bucket are worked out again, within the commit's own attempt. Changes that other processes
+prepared (tasks of Spark, say) are added on the same condition, and worked out again here where it does not hold. An
+operation that read the table (`ReadBase`) is not worked out again: each attempt refuses it where any bucket moved
+since. Tablets follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the
+next replay.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
-from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, StreamhouseError
-from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv.changes import Changes, changes_of
-from streamhouse_spark.kv.environment import DamagedError
-from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.staged_changes import (
+    ChangeStager,
+    Place,
+    PreparedChanges,
+    StagedChanges,
+    TabletAheadError,
+    place_of,
+)
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog, Committed, Plan
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, truncating
+from streamhouse_spark.log.staging import truncating
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.model import BucketOffsets, Transaction
 
 TRIES_MAX: Final = 100
 
@@ -44,24 +43,22 @@ class KeyedWriter:
     """Writes to one table with a primary key, by one of its schemas."""
 
     log: CommitLog
-    storage: Storage
-    world: World
-    shape: SegmentShape
-    layout: KeyedLayout
-    engine: MergeEngine
-    tablet_of: Callable[[int], Tablet]
-    """The tablet of a bucket on this host."""
-    before_images: bool = True
+    stager: ChangeStager
 
     def write(
         self,
         batches: Mapping[int, KeyedBatch],
         *,
+        prepared: Mapping[int, PreparedChanges] | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
         read: ReadBase | None = None,
     ) -> tuple[BucketOffsets, TableState]:
         """Commit what the batches of some buckets change; the offsets of the changes, none where nothing changes.
+
+        ``prepared`` has changes of buckets, which are exactly those that their batch makes at one place, by this
+        writer's schema and properties. Where they fit, neither the bucket's batch is asked for, so ``batches`` may make
+        what it is asked for, nor is the bucket's tablet on this host.
 
         With ``overwrite`` the same record first empties the table, so that the rows that the batches make of nothing
         are all there are. With ``read`` nothing is committed unless the table is, when it is committed, what was read.
@@ -73,21 +70,24 @@ class KeyedWriter:
                 many races were lost; nothing was written.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
-        staged: dict[int, _Staged] = {}
+        staged: dict[int, StagedChanges] = {}
+        ready = prepared or {}
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             if read is not None:
                 read.require(state)
-            if state.schema_id != self.layout.schema_id:
+            if state.schema_id != self.stager.layout.schema_id:
                 raise CommitConflictError(
                     f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
                 )
             emptying = truncating(state) if overwrite else ()
-            for bucket, batch in batches.items():
-                end = state.buckets[bucket].end
-                at = (end if emptying else state.first_offset(bucket), end)
-                if bucket not in staged or staged[bucket].at != at:
-                    staged[bucket] = self._staged(bucket, batch, state, begins=at[0])
+            for bucket in batches:
+                begins, end = place_of(state, bucket)
+                at = (end if emptying else begins, end)
+                if bucket in ready and ready[bucket].fits(state, at, time_ms):
+                    staged[bucket] = ready[bucket].placed(at)
+                elif not self._is_right(staged.get(bucket), at):
+                    staged[bucket] = self.stager.staged(bucket, batches[bucket], state, at)
             return (*emptying, *self._actions(staged, state, time_ms, transaction))
 
         committed = self._committed(plan, transaction)
@@ -101,37 +101,20 @@ class KeyedWriter:
         for _ in range(TRIES_MAX):
             try:
                 return self.log.commit(plan, transaction=transaction)
-            except _TabletAheadError:
+            except TabletAheadError:
                 self.log.refresh()
         raise CommitConflictError(
             f"{self.log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
             "written, write again",
         )
 
-    def _staged(self, bucket: int, batch: KeyedBatch, state: TableState, *, begins: int) -> _Staged:
-        """What the batch changes at the end of the bucket as this state has it, or leaves it where it begins anew."""
-        base = state.buckets[bucket].end
-        values = [None] * len(batch) if begins == base else self._values(bucket, batch, state)
-        changes = changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
-        return _Staged((begins, base), changes, self._segment(bucket, changes, state) if len(changes) else None)
-
-    def _values(self, bucket: int, batch: KeyedBatch, state: TableState) -> list[bytes | None]:
-        tablet = self.tablet_of(bucket)
-        catch_up(tablet, self.layout, self.storage, state, bucket)
-        found = tablet.find(stored_keys(batch.keys))
-        if (found.begins, found.applied) != (state.first_offset(bucket), state.buckets[bucket].end):
-            raise _TabletAheadError
-        return found.values
-
-    def _segment(self, bucket: int, changes: Changes, state: TableState) -> StagedSegment:
-        schema = state.written_schema(self.layout.schema_id).arrow
-        rows = pa.Table.from_arrays([pa.array(changes.types), *changes.columns], schema=schema)
-        if rows.nbytes <= INLINE_BYTES_MAX // state.num_buckets:
-            return stage_inline(rows, bucket, self.shape)
-        return stage_object(self.storage, state.table_uuid, self.world.ids.new_uuid(), rows, bucket, self.shape)
+    @staticmethod
+    def _is_right(staged: StagedChanges | None, at: Place) -> bool:
+        """Whether changes of an earlier attempt, made here, need not be worked out again."""
+        return staged is not None and staged.values is not None and staged.at == at
 
     def _actions(
-        self, staged: Mapping[int, _Staged], state: TableState, time_ms: int, transaction: Transaction | None
+        self, staged: Mapping[int, StagedChanges], state: TableState, time_ms: int, transaction: Transaction | None
     ) -> Sequence[Action]:
         added = [(s.offsets.start, s.segment) for s in staged.values() if s.segment is not None]
         if not added and transaction is None:
@@ -139,30 +122,14 @@ class KeyedWriter:
         segments = tuple(s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
-    def _apply(self, staged: Mapping[int, _Staged]) -> None:
+    def _apply(self, staged: Mapping[int, StagedChanges]) -> None:
         """The rows are stored: a local disk that fails now must not look like a failure of the write."""
         for bucket, s in staged.items():
+            if s.values is None:
+                continue  # the host that needs them next replays them: this one may never hold the bucket
             try:
                 if s.at[0] == s.at[1]:
-                    self.tablet_of(bucket).truncate(s.at[0])
-                self.tablet_of(bucket).apply(s.changes.values, s.offsets.start, s.offsets.end)
-            except (StreamhouseError, DamagedError) as error:
+                    self.stager.tablet_of(bucket).truncate(s.at[0])
+                self.stager.tablet_of(bucket).apply(s.values, s.offsets.start, s.offsets.end)
+            except StreamhouseError as error:
                 logger.warning("bucket %d was not applied locally, the next use replays the log: %s", bucket, error)
-
-
-class _TabletAheadError(Exception):
-    """Another process applied changes that are newer than the state being planned on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Changes of a bucket, and their segment where there are any."""
-
-    at: tuple[int, int]
-    """Where the bucket began and ended when they were right."""
-    changes: Changes
-    segment: StagedSegment | None
-
-    @property
-    def offsets(self) -> OffsetRange:
-        return OffsetRange(self.at[1], self.at[1] + len(self.changes))

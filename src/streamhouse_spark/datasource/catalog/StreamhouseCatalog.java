@@ -28,6 +28,7 @@ import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.spark.QueryContext;
+import org.apache.spark.TaskContext;
 import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.SparkSession;
@@ -1016,11 +1017,18 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
         : new TableWriteBuilder(this, info, inner);
   }
 
+  /** Whether rows of this schema can be clustered by bucket. Those of a stream without the key cannot: Python refuses. */
+  boolean clusters(StructType written) {
+    String key = bucketColumn();
+    return key != null && bucketCount() > 1 && Arrays.stream(written.fieldNames()).anyMatch(key::equalsIgnoreCase);
+  }
+
   /** Our data source's own writer, for rows of this schema. */
   WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
     Map<String, String> options = catalog.options(info.options().asCaseSensitiveMap());
     options.put("path", tableName());
     options.put("__streamhouse_uuid", id());
+    if (clusters(written)) options.put("__streamhouse_clustered", "true");
     options.putAll(more);
     SupportsWrite source = (SupportsWrite) catalog.source().getTable(written, new Transform[0], options);
     return source.newWriteBuilder(new WriteInfo(info, written, options));
@@ -1173,15 +1181,9 @@ class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
 
   @Override
   public Write build() {
-    return !hasBucketColumn() || table.bucketCount() == 1
-        ? new TableWrite(table, info, inner.build())
-        : new BucketedWrite(table, info, inner.build());
-  }
-
-  /** Rows of a stream come as they are: without the key, Python says whether they fit. */
-  private boolean hasBucketColumn() {
-    String key = table.bucketColumn();
-    return key != null && Arrays.stream(info.schema().fieldNames()).anyMatch(key::equalsIgnoreCase);
+    return table.clusters(info.schema())
+        ? new BucketedWrite(table, info, inner.build())
+        : new TableWrite(table, info, inner.build());
   }
 }
 
@@ -1243,7 +1245,7 @@ class TableWrite implements Write {
   }
 }
 
-/** A write whose tasks own whole buckets, so that a commit has few segments. */
+/** A write whose tasks own whole buckets, so that a commit has few segments and tasks can make changes of upserts. */
 interface ClusteredByBucket extends RequiresDistributionAndOrdering {
   WritableTable table();
 
@@ -1344,9 +1346,9 @@ final class KeyedOperation implements SupportsDelta {
       @Override
       public DeltaWrite build() {
         Write inner = table.writer(info, written, read(described)).build();
-        return table.bucketColumn() == null || table.bucketCount() == 1
-            ? new OperationWrite(table, inner, written)
-            : new BucketedOperationWrite(table, inner, written);
+        return table.clusters(written)
+            ? new BucketedOperationWrite(table, inner, written)
+            : new OperationWrite(table, inner, written);
       }
     };
   }
@@ -1493,7 +1495,9 @@ final class OperationWriter implements DeltaWriter<InternalRow> {
     UnsafeRow copy = projection.apply(new JoinedRow(first, new JoinedRow(id, row))).copy();
     chunk.add(copy);
     chunkBytes += copy.getSizeInBytes();
-    if (chunk.size() >= CHUNK_ROWS || chunkBytes >= CHUNK_BYTES) writeChunk();
+    if (chunk.size() < CHUNK_ROWS && chunkBytes < CHUNK_BYTES) return;
+    TaskContext.get().getLocalProperties().setProperty("streamhouse.part", "true"); // from now on, of this task alone
+    writeChunk();
   }
 
   private void writeChunk() throws IOException {

@@ -12,6 +12,9 @@ UUID_OPTION: Final = "__streamhouse_uuid"
 READ_OPTION: Final = "__streamhouse_read"
 """Of a write of UPDATE, DELETE or MERGE: the state that it read, a `ReadBase`."""
 
+CLUSTERED_OPTION: Final = "__streamhouse_clustered"
+"""Of a write that Spark was asked to cluster such that each task has all rows of its buckets."""
+
 
 def is_internal(option: str) -> bool:
     return option.lower().startswith("__streamhouse_")
