@@ -12,6 +12,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation
 
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
+from interop.lake_cases import EVERY_TYPE, every_type_rows
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake import iceberg_keyed, key_lookup, key_merge, parquet_read
@@ -148,6 +149,25 @@ def test_zeros_and_nans_of_one_key_may_be_several_partitions(memory, world):
     table.append([(ChangeType.UPDATE_AFTER, (0.0, 3)), (ChangeType.DELETE, (float("nan"), 2))])
     table.tier()
     assert table.lake_rows() == [(0.0, 3)]
+
+
+@pytest.mark.parametrize("name", EVERY_TYPE.names[1:14])
+def test_deletes_are_in_the_partition_of_their_data_file(memory, world, name):
+    """Engines that go by the specification look for them there only."""
+    schema = TableSchema.of(pa.schema([EVERY_TYPE.arrow.field(name).with_nullable(False), ("n", pa.int64())]))
+    table = KeyedTable(memory, world, schema, key=[name], partition_by=[name])
+    rows = [(value, 0) for value in set(every_type_rows(25)[name].to_pylist()) - {None}]
+    table.change(rows)
+    table.tier()
+    table.change([(value, 1) for value, _ in rows])
+    table.tier()
+    agree(table)
+    tasks = [task for task in table.lake().place.load().scan().plan_files() if task.delete_files]
+    assert len(tasks) == len(rows)
+    for task in tasks:
+        (delete,) = task.delete_files
+        assert delete.file_path.rpartition("/")[0] == task.file.file_path.rpartition("/")[0]
+        assert delete.partition == task.file.partition
 
 
 @pytest.mark.parametrize("probe_values_max", [0, 3, 10**9])
