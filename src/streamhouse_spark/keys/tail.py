@@ -81,6 +81,14 @@ class KeySet:
         same: Bools = self._numbers[places] == numbers
         return same
 
+    def places(self, keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
+        """For each of these keys, which are all in the set, where it stands there."""
+        numbers = None if self._numbers is None else as_numbers(keys)
+        if self._numbers is None or numbers is None:
+            found: npt.NDArray[np.int64] = pc.index_in(keys, value_set=self._keys).to_numpy().astype(np.int64)
+            return found
+        return np.searchsorted(self._numbers, numbers)
+
 
 def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Bools:
     """Which of many ascending numbers are among a few."""

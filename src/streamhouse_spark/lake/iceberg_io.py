@@ -1,4 +1,4 @@
-# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
+# ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
 """pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables that lie elsewhere."""
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
 
 
-def _read_double(_: DoubleReader, decoder: BinaryDecoder) -> float:
-    """The compiled decoder of pyiceberg 0.12 gives doubles with 32 bits (apache/iceberg-python#3808): files would not be
-    found by a partition of doubles, and deletes would be written into another partition than that of their file.
+def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
+    """The compiled decoder of pyiceberg 0.12 gives doubles with 32 bits (apache/iceberg-python#3808): files would not
+    be found by a partition of doubles, and deletes would be written into another partition than that of their file.
     """
     value: float
     (value,) = struct.unpack("<d", decoder.read(8))

@@ -52,7 +52,8 @@ class FoundRows:
     file: LiveFile
     deleted: Positions
     """All row numbers that the file's own files of deleted positions are to name: the found ones and the older."""
-    num_found: int
+    key_places: Positions
+    """For each found row, where its key stands among those that were looked for."""
 
 
 def find_rows(
@@ -65,24 +66,31 @@ def find_rows(
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found = np.concatenate(hits) if hits else np.zeros(0, np.int64)
+    found, found_keys = np.concatenate([n for n, _ in hits] or [np.zeros(0, np.int64)]), [k for _, k in hits]
     if not len(found):
         return None
+    places = keys.places(pa.concat_arrays(found_keys))
     older = deleted_positions(files, file.location, file.own_deletes)
     gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    found = found[~is_in_sorted(found, gone)]
+    is_left = ~is_in_sorted(found, gone)
+    found, places = found[is_left], places[is_left]
     if not len(found):
         return None
-    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), len(found))
+    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
 
 
-def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None) -> Positions:
+def _hits(
+    numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
+) -> tuple[Positions, pa.BinaryArray]:
+    """The numbers of the rows that have one of the keys, and those keys."""
     if probe is not None:
         places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
         if not len(places):
-            return numbers[:0]
+            return numbers[:0], pa.array([], pa.binary())
         numbers, rows = numbers[places.to_numpy()], rows.take(places)
-    return numbers[keys.holds(encode_keys(rows.columns))]
+    encoded = encode_keys(rows.columns)
+    is_hit = keys.holds(encoded)
+    return numbers[is_hit], encoded.filter(pa.array(is_hit))
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
