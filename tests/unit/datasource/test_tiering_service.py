@@ -12,7 +12,7 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.tiering_service import Service
 from streamhouse_spark.lake.tiering import TieringReport, run_tasks_locally
 
-PROPERTIES = {"table.datalake.freshness": "1s"}
+PROPERTIES = {"table.datalake.freshness": "1s", "table.datalake.auto-compaction": "true"}
 
 
 def add_again(table: sh.Table) -> None:
