@@ -79,7 +79,7 @@ matrix-cluster: $(VENV)/dev.stamp
 
 .PHONY: interop
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and Iceberg's own library in Spark read our lake tables (both are fetched: 0.6 GB)
-	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m engines $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
