@@ -81,13 +81,16 @@ class KeySet:
         same: Bools = self._numbers[places] == numbers
         return same
 
-    def places(self, keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
-        """For each of these keys, which are all in the set, where it stands there."""
-        numbers = None if self._numbers is None else as_numbers(keys)
+    def find(self, keys: pa.BinaryArray) -> tuple[Bools, npt.NDArray[np.int64]]:
+        """As `holds`, and for those that are in the set where they stand there."""
+        if self._numbers is None and len(self._keys) and len(keys):
+            found = pc.index_in(keys, value_set=self._keys).fill_null(-1).to_numpy().astype(np.int64)
+            return found >= 0, found[found >= 0]
+        held = self.holds(keys)
+        numbers = as_numbers(keys.filter(pa.array(held)))
         if self._numbers is None or numbers is None:
-            found: npt.NDArray[np.int64] = pc.index_in(keys, value_set=self._keys).to_numpy().astype(np.int64)
-            return found
-        return np.searchsorted(self._numbers, numbers)
+            return held, np.zeros(0, np.int64)
+        return held, np.searchsorted(self._numbers, numbers)
 
 
 def _marked(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Bools:

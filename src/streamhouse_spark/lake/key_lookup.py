@@ -18,6 +18,7 @@ from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import deleted_positions, read_numbered
 
 Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.zeros(0, np.int64)
 PROBE_VALUES_MAX = 50_000
 """Arrow hashes the values anew for each batch: with more of them, looking for whole keys at once is as fast."""
 
@@ -66,10 +67,9 @@ def find_rows(
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found, found_keys = np.concatenate([n for n, _ in hits] or [np.zeros(0, np.int64)]), [k for _, k in hits]
+    found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
     if not len(found):
         return None
-    places = keys.places(pa.concat_arrays(found_keys))
     older = deleted_positions(files, file.location, file.own_deletes)
     gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
     is_left = ~is_in_sorted(found, gone)
@@ -81,16 +81,15 @@ def find_rows(
 
 def _hits(
     numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
-) -> tuple[Positions, pa.BinaryArray]:
-    """The numbers of the rows that have one of the keys, and those keys."""
+) -> tuple[Positions, Positions]:
+    """The numbers of the rows that have one of the keys, and where those keys stand among the keys."""
     if probe is not None:
         places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
         if not len(places):
-            return numbers[:0], pa.array([], pa.binary())
+            return _NONE, _NONE
         numbers, rows = numbers[places.to_numpy()], rows.take(places)
-    encoded = encode_keys(rows.columns)
-    is_hit = keys.holds(encoded)
-    return numbers[is_hit], encoded.filter(pa.array(is_hit))
+    is_hit, key_places = keys.find(encode_keys(rows.columns))
+    return numbers[is_hit], key_places
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
