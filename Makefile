@@ -77,6 +77,10 @@ matrix-connect: $(VENV)/dev.stamp
 matrix-cluster: $(VENV)/dev.stamp
 	STREAMHOUSE_TEST_MASTER='local-cluster[2,1,1024]' $(BIN)/python -m pytest -m spark41 $(ARGS)
 
+.PHONY: interop
+interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and Iceberg's own library in Spark read our lake tables (both are fetched: 0.6 GB)
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
+
 .PHONY: clean
 clean: ## remove environments, caches and build results
 	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -97,11 +101,18 @@ $(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
 	@touch $@ $(VENV)/dev.stamp
 
 $(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %/bin/python
-	@version=$(if $(findstring 41,$*),4.1,4.2); \
-	  grep -v '^pyspark==' constraints.txt > $*/constraints.txt; \
-	  echo "pyspark==$$version.*" >> $*/constraints.txt
+	@$(call pin_spark,$*)
 	@$(call install,$*,dev,$*/constraints.txt)
 	@touch $@
+
+$(VENV_SPARK41)/interop.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
+	@$(call pin_spark,$(VENV_SPARK41))
+	@$(call install,$(VENV_SPARK41),$*,$(VENV_SPARK41)/constraints.txt)
+	@touch $@ $(VENV_SPARK41)/dev.stamp
+
+# 1: environment, whose name ends with the version
+pin_spark = grep -v '^pyspark==' constraints.txt > $(1)/constraints.txt; \
+	echo "pyspark==$(if $(findstring 41,$(1)),4.1,4.2).*" >> $(1)/constraints.txt
 
 # 1: environment, 2: extra, 3: constraints
 install = echo 'installing streamhouse-spark[$(2)] into $(1) (a few minutes the first time)'; \

@@ -17,12 +17,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
 from streamhouse_spark.health import TableHealth, table_health
+from streamhouse_spark.kv.environment import Environment
+from streamhouse_spark.kv.tablet_files import (
+    CACHE_BYTES_VARIABLE,
+    CACHE_DIR_VARIABLE,
+    cache_bytes_max,
+    cache_folder,
+    cached_tablets,
+)
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
+from streamhouse_spark.stores import network_file_system
 from streamhouse_spark.warehouse import Warehouse
 
 JAVA_MIN: Final = 17
@@ -35,6 +45,8 @@ SKEW_MAX_MS: Final = 5 * 60_000
 DISK_FREE_WARN_BYTES: Final = 2 << 30
 DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
+_KEY_CACHE: Final = "cache of rows by key"
+_OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
 _IN_MESSAGE: Final = "the message says what to do"
 
 _EXTRAS: Final = {"pyspark": "spark", "pandas": "spark", "pyiceberg": "iceberg", "pypaimon": "paimon", "s3fs": "s3"}
@@ -73,10 +85,27 @@ class WorkerPython:
     has_package: bool
 
 
+@dataclass(frozen=True, slots=True)
+class KeyCache:
+    """Where this host keeps rows by key, as it was found. Nothing in it is the only copy of a row."""
+
+    folder: str
+    num_tablets: int
+    num_bytes: int
+    """What the tablets of this boot take on the disk."""
+    bytes_max: int
+    free_bytes: int
+    network_fs: str | None
+    """Type and mount point where the folder is on a network file system."""
+    failure: str | None
+    """Why a tablet could not be written there; None where one was."""
+
+
 def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None) -> list[Finding]:
     """Check this machine, and the warehouse at a path or URL where one is given.
 
-    Writes only a probe object, which it removes, and only into a warehouse that exists.
+    Writes only probes, which it removes: an object into a warehouse that exists, a tablet into the cache of rows by key
+    or, where there is none yet, beside its place.
     """
     java, release = find_java(os.environ), os_release()
     installed = installed_versions()
@@ -84,7 +113,7 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
     findings += [check_distribution(name, installed.get(name), required) for name, required in requirements().items()]
     if installed.get("pyspark"):
         findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
-    findings += check_warehouse(warehouse, settings, World())
+    findings += [check_key_cache(), *check_warehouse(warehouse, settings, World())]
     return findings
 
 
@@ -145,6 +174,30 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
         found = f"{worker.command} does not have {DISTRIBUTION}"
         return Finding(name, "fail", found, f"{same}, or install {DISTRIBUTION} there")
     return Finding(name, "ok", f"{worker.version} at {worker.command}")
+
+
+def check_key_cache() -> Finding:
+    """The cache of tables with a primary key: LMDB works there, on a local disk that has space."""
+    try:
+        return judge_key_cache(find_key_cache())
+    except StreamhouseError as error:
+        return Finding(_KEY_CACHE, "fail", str(error), _IN_MESSAGE)
+    except (OSError, RuntimeError) as error:  # no home folder, or one that may not be looked into
+        return Finding(_KEY_CACHE, "fail", str(error), _OTHER_CACHE)
+
+
+def judge_key_cache(cache: KeyCache) -> Finding:
+    if cache.network_fs is not None:
+        found = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
+        return Finding(_KEY_CACHE, "fail", found, _OTHER_CACHE)
+    if cache.failure is not None:
+        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _OTHER_CACHE)
+    sizes = [f"{num_bytes / 2**30:.1f}" for num_bytes in (cache.num_bytes, cache.bytes_max, cache.free_bytes)]
+    found = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
+    if cache.free_bytes >= DISK_FREE_WARN_BYTES:
+        return Finding(_KEY_CACHE, "ok", found)
+    remedy = f"free some space, set {CACHE_BYTES_VARIABLE} lower, or {CACHE_DIR_VARIABLE} to a folder on another disk"
+    return Finding(_KEY_CACHE, "fail" if cache.free_bytes < DISK_FREE_MIN_BYTES else "warn", found, remedy)
 
 
 def check_warehouse(location: str | None, settings: Mapping[str, str] | None, world: World) -> list[Finding]:
@@ -211,6 +264,38 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
             f"what could be removed lies there for {health.undeleted_ms // 86_400_000} days",
             "run a TieringService, or streamhouse maintain",
         )
+
+
+def find_key_cache() -> KeyCache:
+    """The cache of this process's environment. Raises `InvalidOptionError` where its size is no number."""
+    bytes_max, cache = cache_bytes_max(), cache_folder()
+    base = cache.parent.parent
+    there = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
+    tablets = cached_tablets(cache)
+    return KeyCache(
+        folder=str(base),
+        num_tablets=len(tablets),
+        num_bytes=sum(tablet.num_bytes for tablet in tablets),
+        bytes_max=bytes_max,
+        free_bytes=shutil.disk_usage(there).free,
+        network_fs=network_file_system(str(base)),
+        failure=_tablet_failure(there),
+    )
+
+
+def _tablet_failure(folder: Path) -> str | None:
+    """Why rows cannot be written and read in a folder by LMDB; None where they were."""
+    try:
+        with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:
+            environment = Environment(Path(probe), map_bytes=1 << 20)
+            try:
+                environment.write(lambda writer: writer.put([b"key"], [b"value"]))
+                found = environment.read(lambda reader: reader.values([b"key"]))
+            finally:
+                environment.close()
+    except (OSError, StreamhouseError) as error:
+        return str(error)
+    return None if found == [b"value"] else f"{found} was read after a value was written"
 
 
 def find_java(environ: Mapping[str, str]) -> Java:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import random
-from collections.abc import Iterator
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pytest
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
 from faults.sim import sim_world
+from interop.histories import SHAPES, history
 from interop.keyed_cases import KeyedTable, live_deletes, rows_of
-from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage_local import LocalStorage
-
-DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2), dt.date(1969, 12, 31)]
-SHAPES = {
-    "plain": (TableSchema.of("id bigint not null, name string, n bigint"), {}),
-    "partitions and buckets": (
-        TableSchema.of("day date not null, id bigint not null, name string, n bigint"),
-        {"key": ["day", "id"], "partition_by": ["day"], "bucket_key": "id", "num_buckets": 3},
-    ),
-    "strings": (
-        TableSchema.of("id string not null, name string, n bigint"),
-        {"key": ["id"], "bucket_key": "id", "num_buckets": 2},
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +24,6 @@ def duck() -> duckdb.DuckDBPyConnection:
     connection.load_extension("avro")
     connection.load_extension("iceberg")
     return connection
-
-
-def history(table: KeyedTable, rng: random.Random, rounds: int, keys: int) -> Iterator[None]:
-    """Upserts and deletes in rounds, with an added column on the way."""
-
-    def row() -> tuple:
-        values = {"day": rng.choice(DAYS), "id": rng.randrange(keys), "name": rng.choice(["a", None, "漢"]), "n": 0}
-        if table.state.schema.column("id").type == pa.string():
-            values["id"] = f"key-{values['id']:05d}"
-        return tuple(values.get(name, rng.choice([None, 0.5])) for name in table.state.schema.names)
-
-    for number in range(rounds):
-        if number == rounds // 2:
-            table.add_column("more double")
-        table.change([row() for _ in range(keys // 2)])
-        table.change([], rng.sample(sorted(table.rows), len(table.rows) // 4))
-        table.tier(bytes_per_bucket_max=300 if number % 3 == 2 else 1 << 20)
-        yield
 
 
 @pytest.mark.parametrize("before_images", [True, False], ids=["full image", "wal image"])

@@ -87,14 +87,20 @@ def test_membership(num_rows, is_sorted, columns):
     asked = rng.integers(-1000, 1000, num_rows)
     asked = np.sort(asked) if is_sorted else asked
     wanted = np.unique(rng.integers(-1000, 1000, 200))
-    found = KeySet(encode_keys([pa.array(wanted)] * columns)).holds(encode_keys([pa.array(asked)] * columns))
+    keys, others = KeySet(encode_keys([pa.array(wanted)] * columns)), encode_keys([pa.array(asked)] * columns)
+    found = keys.holds(others)
     assert found.tolist() == np.isin(asked, wanted).tolist()
     assert found.any() or num_rows < 5
-    held = KeySet(encode_keys([pa.array(wanted)] * columns)).holds_keys_of([pa.array(asked)] * columns)
+    numbers = [pa.array(asked)] * columns
+    assert keys.holds_keys_of(numbers).tolist() == found.tolist()
+    held, places = keys.find(numbers)
     assert held.tolist() == found.tolist()
+    assert wanted[places].tolist() == asked[found].tolist()
 
 
 def test_no_keys():
     none, some = encode_keys([pa.array([], pa.int64())]), encode_keys([pa.array([1, 2])])
     assert KeySet(none).holds(some).tolist() == [False, False]
     assert KeySet(some).holds(none).tolist() == []
+    assert [part.tolist() for part in KeySet(none).find([pa.array([1, 2])])] == [[False, False], []]
+    assert [part.tolist() for part in KeySet(some).find([pa.array([], pa.int64())])] == [[], []]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import streamhouse_spark as sh
 from streamhouse_spark import doctor
 from streamhouse_spark.clock import World
-from streamhouse_spark.doctor import Java, WorkerPython
+from streamhouse_spark.doctor import Java, KeyCache, WorkerPython
+from streamhouse_spark.errors import StorageError
 from streamhouse_spark.health import TableHealth, table_health
+from streamhouse_spark.kv.environment import Environment
 from streamhouse_spark.log.cleaning import GRACE_MS
 
 DAY_MS = 86_400_000
@@ -148,6 +151,71 @@ def test_disk(free_bytes, level):
     assert doctor.check_disk(free_bytes, 1 << 40).level == level
 
 
+GIB = 1 << 30
+CACHE = KeyCache("/cache", 3, 2 * GIB, 10 * GIB, 50 * GIB, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "found"),
+    [
+        ({}, "ok", "/cache: 3 tablets, 2.0 of at most 10.0 GiB, 50.0 GiB free"),
+        ({"free_bytes": GIB}, "warn", "1.0 GiB free"),
+        ({"free_bytes": 50 << 20}, "fail", "0.0 GiB free"),
+        ({"network_fs": "nfs4 at /home"}, "fail", "/cache is on nfs4 at /home: LMDB does not work over a network"),
+        ({"failure": "Read-only file system"}, "fail", "/cache cannot be used: Read-only file system"),
+    ],
+)
+def test_key_cache(changed, level, found):
+    finding = doctor.judge_key_cache(replace(CACHE, **changed))
+    assert finding.level == level
+    assert found in finding.found
+    assert ("STREAMHOUSE_CACHE_DIR" in finding.remedy) is (level != "ok")
+
+
+def test_the_key_cache_is_looked_at_and_left_as_it_is(own_cache, warehouse_path):
+    assert doctor.find_key_cache().num_tablets == 0
+    assert not own_cache.exists()
+    table = sh.Warehouse(warehouse_path).create_table("t", "id bigint", primary_key=["id"], buckets=2)
+    table.upsert([{"id": i} for i in range(10)])
+    before = set(own_cache.rglob("*"))
+    found = doctor.find_key_cache()
+    assert set(own_cache.rglob("*")) == before
+    assert (found.folder, found.num_tablets, found.failure) == (str(own_cache), 2, None)
+    assert 0 < found.num_bytes < 1 << 20
+    assert found.free_bytes == pytest.approx(shutil.disk_usage(own_cache).free, rel=0.1)
+
+
+def test_a_key_cache_that_cannot_be(own_cache, monkeypatch):
+    own_cache.write_text("a file")
+    finding = doctor.check_key_cache()
+    assert finding.level == "fail"
+    assert f"{own_cache} cannot be used: " in finding.found
+    monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "much")
+    assert "STREAMHOUSE_CACHE_BYTES_MAX is 'much'" in doctor.check_key_cache().found
+
+
+def test_a_key_cache_without_a_place(own_cache, monkeypatch):
+    monkeypatch.delenv("STREAMHOUSE_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    finding = doctor.check_key_cache()
+    assert finding.level == "fail"
+    assert "STREAMHOUSE_CACHE_DIR" in finding.remedy
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_key_cache_that_lmdb_cannot_write_to(own_cache, monkeypatch):
+    def full(self, _action):
+        raise StorageError("the local cache failed: No space left on device")
+
+    monkeypatch.setattr(Environment, "write", full)
+    assert "No space left" in doctor.check_key_cache().found
+    assert list(own_cache.parent.iterdir()) == []
+
+
 def test_a_good_warehouse(warehouse_path):
     sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint").append([{"id": 1}])
     before = set(Path(warehouse_path).rglob("*"))
@@ -201,6 +269,6 @@ def test_the_whole_examination(warehouse_path, monkeypatch):
     findings = doctor.run_doctor(warehouse_path)
     checks = [finding.check for finding in findings]
     assert checks[:2] == ["Python", "Java"]
-    assert {"pyarrow", "worker Python", "warehouse"} <= set(checks)
+    assert {"pyarrow", "worker Python", "cache of rows by key", "warehouse"} <= set(checks)
     assert all(finding.remedy for finding in findings if finding.level != "ok")
     assert shutil.which("java") is None or findings[1].level == "ok"

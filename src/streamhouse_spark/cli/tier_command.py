@@ -28,6 +28,7 @@ _TIERED: Final = pa.schema([
     ("size_bytes", pa.int64()),
     ("snapshots", pa.list_(pa.int64())),
     ("duration_ms", pa.int64()),
+    ("healed_rows", pa.int64()),
 ])  # fmt: skip
 
 
@@ -132,6 +133,7 @@ def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:
             "size_bytes": r.size_bytes,
             "snapshots": list(r.snapshots),
             "duration_ms": r.duration_ms,
+            "healed_rows": r.healed_rows,
         }
         for r in reports
     ]

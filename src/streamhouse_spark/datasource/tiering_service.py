@@ -47,6 +47,9 @@ class TableStatus:
     rounds: int = 0
     rows: int = 0
     """Rows that this service has tiered."""
+    healed_rows: int = 0
+    """Rows that this service took away, in rounds and in compaction, because another engine had added a second one of
+    their key."""
     last_report: TieringReport | None = None
     error: str | None = None
     """First line of the last error, None after a success."""
@@ -239,7 +242,13 @@ class Service:
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
         status = entry.status
-        self._note(entry, rounds=status.rounds + done, rows=status.rows + report.rows, last_report=report)
+        self._note(
+            entry,
+            rounds=status.rounds + done,
+            rows=status.rows + report.rows,
+            healed_rows=status.healed_rows + report.healed_rows,
+            last_report=report,
+        )
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 
@@ -255,7 +264,9 @@ class Service:
     def _maintain(self, entry: _Entry) -> None:
         self._note(entry, doing="maintaining")
         entry.maintained_ms = self._clock.boot_ms()
-        entry.table.maintain()
+        upkept = entry.table.maintain().lake
+        if upkept is not None:
+            self._note(entry, healed_rows=entry.status.healed_rows + upkept.compacted.healed_rows)
         if self._clock.boot_ms() - self._dropped_cleaned_ms >= self._maintenance_ms:
             self._dropped_cleaned_ms = self._clock.boot_ms()
             self._connection.warehouse().clean_dropped()

@@ -71,10 +71,11 @@ class KeySet:
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
-    def _near(self, keys: pa.BinaryArray) -> pa.BinaryArray:
-        """The keys of the set from the least to the greatest of these, so that few are hashed for a few."""
+    def _near(self, keys: pa.BinaryArray) -> tuple[int, pa.BinaryArray]:
+        """The keys of the set from the least to the greatest of these, so that few are hashed; where they begin."""
         bounds = pc.min_max(keys).as_py()
-        return self._keys.slice(*_span(self._keys, bounds["min"], bounds["max"]))
+        first, length = _span(self._keys, bounds["min"], bounds["max"])
+        return first, self._keys.slice(first, length)
 
     def holds(self, keys: pa.BinaryArray) -> Bools:
         """For each of these keys whether it is one of the set."""
@@ -82,7 +83,7 @@ class KeySet:
             return np.zeros(len(keys), np.bool_)
         numbers = None if self._numbers is None else as_numbers(keys)
         if self._numbers is None or numbers is None:
-            found: Bools = pc.is_in(keys, value_set=self._near(keys)).to_numpy(zero_copy_only=False)
+            found: Bools = pc.is_in(keys, value_set=self._near(keys)[1]).to_numpy(zero_copy_only=False)
             return found
         return _held(numbers, self._numbers)
 
@@ -92,6 +93,19 @@ class KeySet:
         if self._numbers is None or numbers is None:
             return self.holds(encode_keys(columns))
         return _held(numbers, self._numbers)
+
+    def find(self, columns: Sequence[pa.Array]) -> tuple[Bools, npt.NDArray[np.int64]]:
+        """As `holds_keys_of`, and for those keys that are in the set where they stand there."""
+        held = self.holds_keys_of(columns)
+        if not held.any():
+            return held, np.zeros(0, np.int64)
+        chosen = pa.array(np.flatnonzero(held))
+        keys = encode_keys([column.take(chosen) for column in columns])
+        numbers = None if self._numbers is None else as_numbers(keys)
+        if self._numbers is not None and numbers is not None:
+            return held, np.searchsorted(self._numbers, numbers)
+        first, near = self._near(keys)
+        return held, pc.index_in(keys, value_set=near).to_numpy().astype(np.int64) + first
 
 
 def _held(numbers: Numbers, wanted: Numbers) -> Bools:

@@ -13,9 +13,11 @@ from typing import Final
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.actions import Action, KvSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.retention import plan_trim
@@ -58,13 +60,12 @@ def write_snapshots(
     """Publish the rows of these buckets as they are now. Returns how many buckets have a newer snapshot than before.
 
     Repeating it is harmless, and so is doing it in several places: an older snapshot never takes the place of a newer.
+    Raises `CommitConflictError` where columns were added again and again meanwhile; nothing was published then.
     """
     if not buckets:
         return 0
-    state = log.refresh()
     began_ms = storage.now_ms()
-    source = _Source(state, storage, world, replace(shape, schema_id=state.schema_id), KeyedLayout.of(state))
-    written = [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
+    written = _written(log, storage, world, shape, buckets, tablet_of)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         if time_ms - began_ms > STAGED_AGE_MS_MAX:
@@ -73,6 +74,30 @@ def write_snapshots(
 
     committed = log.commit(plan)
     return sum(committed.state.snapshots.get(s.bucket) == s for s in written)
+
+
+def _written(
+    log: CommitLog,
+    storage: Storage,
+    world: World,
+    shape: SegmentShape,
+    buckets: Sequence[int],
+    tablet_of: Callable[[int], Tablet],
+) -> list[KvSnapshot]:
+    """The rows of the buckets at the newest state, in files; anew where another process of this host, which applies to
+    the same tablets, did so with columns that were added since that state.
+    """
+    for _ in range(TRIES_MAX):
+        state = log.refresh()
+        source = _Source(state, storage, world, replace(shape, schema_id=state.schema_id), KeyedLayout.of(state))
+        try:
+            return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
+        except UnknownSchemaError:
+            continue
+    raise CommitConflictError(
+        f"{state.name}: columns were added {TRIES_MAX} times while its rows were read for snapshots; nothing was "
+        "published, run maintenance again"
+    )
 
 
 def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:

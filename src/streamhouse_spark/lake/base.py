@@ -240,6 +240,8 @@ class CompactReport:
     files_added: int = 0
     rows: int = 0
     snapshot: LakeSnapshot | None = None
+    healed_rows: int = 0
+    """With a primary key, rows that went because another engine had added more than one of their key."""
 
 
 @dataclass(frozen=True, slots=True)

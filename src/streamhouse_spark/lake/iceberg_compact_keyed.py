@@ -1,7 +1,8 @@
 """Compaction of a table with a primary key: files of a bucket and partition become few, sorted by key, without deletes.
 
 All files of a bucket and partition are written again, or none: so a key that another engine added a second time is
-there once afterwards. The commit is refused once the lake has another snapshot than the one that it was planned on.
+there once afterwards, as its newest file has it. The commit is refused once the lake has another snapshot than the one
+that it was planned on.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.base import CompactReport, LakeFile, WriteContext
+from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
-from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_data_file import WriteShape, is_keyed_file
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_live import live_file
 from streamhouse_spark.lake.iceberg_maintain import carried_offsets, require_known_columns
@@ -44,6 +46,8 @@ SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
 """So many small files are joined even where the bucket and partition is large beside them."""
 SMALL_BYTES_SHARE_MIN = 0.1
+FOREIGN_BYTES_MAX = 256 << 20
+"""Files of other engines are sorted in memory: where a bucket and partition has more of them, they are no reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ class KeyedGroup:
         return sum(file.num_rows for file in self.files) - self.num_deleted
 
     def is_worth_it(self, target_bytes: int) -> bool:
+        """Also where another engine added files: they may have keys a second time that never change again."""
+        if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
+            return True
         sizes = [file.size_bytes for file in self.files]
         small = [size for size in sizes if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
@@ -114,7 +121,8 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
 
     made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return CompactReport(num_removed, len(added), num_rows), made.snapshot_id
+    warn_of_healed(str(place.spec.path), num_read - num_rows)
+    return CompactReport(num_removed, len(added), num_rows, healed_rows=num_read - num_rows), made.snapshot_id
 
 
 def plan_keyed_compaction(table: Table, snapshot: Snapshot, context: WriteContext, num_buckets: int) -> KeyedCompaction:

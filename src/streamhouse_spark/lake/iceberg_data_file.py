@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from streamhouse_spark.model import OffsetRange
 PATH_PART_CHARS_MAX = 150
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 96 << 20
+
+_KEYED_NAME = re.compile(r"[0-9]{5}-[0-9]{20}-[0-9a-f]{32}\.parquet")
 
 PartitionKey = tuple[bytes | None, ...]
 """The values of the partition fields in Iceberg's binary form."""
@@ -93,6 +96,11 @@ class WriteShape:
         path = self.spec.partition_to_path(record, self.schema)
         # Values are already escaped; only their length can still be more than a file system takes.
         return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
+
+
+def is_keyed_file(location: str) -> bool:
+    """Whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
+    return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
 class PartitionFile:

@@ -38,6 +38,8 @@ def write_deletes(
     offsets: OffsetRange,
     file: LiveFile,
     positions: npt.NDArray[np.int64],
+    *,
+    num_surplus: int = 0,
 ) -> LakeFile:
     """One file that names these positions of the data file, ascending and at least one, instead of all its own so far.
 
@@ -62,7 +64,7 @@ def write_deletes(
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
-        deletes=DeletedRows(file.location, file.own_deletes),
+        deletes=DeletedRows(file.location, file.own_deletes, num_surplus),
     )
 
 

@@ -1,15 +1,18 @@
-# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
+# ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
 """pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables that lie elsewhere."""
 
 from __future__ import annotations
 
 import io
+import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 import pyarrow as pa
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
@@ -24,6 +27,18 @@ _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, Assert
 """What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
+
+
+def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
+    """The compiled decoder of pyiceberg 0.12 gives doubles with 32 bits (apache/iceberg-python#3808): files would not
+    be found by a partition of doubles, and deletes would be written into another partition than that of their file.
+    """
+    value: float
+    (value,) = struct.unpack("<d", decoder.read(8))
+    return value
+
+
+DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.clock import Ids
@@ -54,8 +56,23 @@ def write_changes(
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
     probe = chosen.probe()
     found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how, probe), candidates))
-    deletes = [write_deletes(shape, files, ids, bucket, offsets, f.file, f.deleted) for f in found if f is not None]
+    seen = np.zeros(len(tail.keys), np.bool_)
+    deletes = [
+        write_deletes(shape, files, ids, bucket, offsets, f.file, f.deleted, num_surplus=_surplus(f.key_places, seen))
+        for f in found
+        if f is not None
+    ]
     return [*written, *deletes]
+
+
+def _surplus(key_places: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
+    """How many of the rows with these keys are not the first of their key; ``seen`` marks keys that had one, and does
+    afterwards.
+    """
+    distinct = np.unique(key_places)
+    num_first = int(np.count_nonzero(~seen[distinct]))
+    seen[distinct] = True
+    return len(key_places) - num_first
 
 
 def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:

@@ -17,6 +17,7 @@ from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import deleted_positions, read_numbered
 
 Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.zeros(0, np.int64)
 PROBE_VALUES_MAX = 50_000
 """Arrow hashes the values anew for each batch: with more of them, looking for whole keys at once is as fast."""
 
@@ -51,7 +52,8 @@ class FoundRows:
     file: LiveFile
     deleted: Positions
     """All row numbers that the file's own files of deleted positions are to name: the found ones and the older."""
-    num_found: int
+    key_places: Positions
+    """For each found row, where its key stands among those that were looked for."""
 
 
 def find_rows(
@@ -64,24 +66,29 @@ def find_rows(
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found = np.concatenate(hits) if hits else np.zeros(0, np.int64)
+    found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
     if not len(found):
         return None
     older = deleted_positions(files, file.location, file.own_deletes)
     gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    found = found[~is_in_sorted(found, gone)]
+    is_left = ~is_in_sorted(found, gone)
+    found, places = found[is_left], places[is_left]
     if not len(found):
         return None
-    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), len(found))
+    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
 
 
-def _hits(numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None) -> Positions:
+def _hits(
+    numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
+) -> tuple[Positions, Positions]:
+    """The numbers of the rows that have one of the keys, and where those keys stand among the keys."""
     if probe is not None:
         places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
         if not len(places):
-            return numbers[:0]
+            return _NONE, _NONE
         numbers, rows = numbers[places.to_numpy()], rows.take(places)
-    return numbers[keys.holds_keys_of(rows.columns)]
+    is_hit, key_places = keys.find(rows.columns)
+    return numbers[is_hit], key_places
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:

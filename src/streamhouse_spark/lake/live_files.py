@@ -17,12 +17,15 @@ class DeletedRows:
     replaces: tuple[str, ...] = ()
     """Files of deleted positions that go in the same snapshot, because this one names their positions too."""
 
+    num_surplus: int = 0
+    """Of the rows that go now, those beside another row of their key, which only other engines add."""
+
     def to_json(self) -> dict[str, Any]:
-        return {"location": self.location, "replaces": list(self.replaces)}
+        return {"location": self.location, "replaces": list(self.replaces), "num_surplus": self.num_surplus}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeletedRows:
-        return cls(value["location"], tuple(value["replaces"]))
+        return cls(value["location"], tuple(value["replaces"]), value["num_surplus"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
 from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
@@ -60,6 +61,11 @@ class TieringReport:
     snapshots: tuple[int, ...]
     conflicts: int
     duration_ms: int
+    healed_rows: int = 0
+    """With a primary key, rows that went because the lake had more than one of their key, which only other engines do.
+
+    Keys are looked at when they change. The count is of the rows beyond one for each key.
+    """
 
 
 class TieringJob:
@@ -111,6 +117,7 @@ class TieringJob:
             snapshots=tuple(snapshot.id for snapshot, _ in done),
             conflicts=conflicts,
             duration_ms=self._world.clock.boot_ms() - started_ms,
+            healed_rows=_healed(files),
         )
 
     def _round(
@@ -151,6 +158,7 @@ class TieringJob:
         )
         if snapshot is not None:
             done.append((snapshot, files))
+            warn_of_healed(state.name, _healed(files))
             self._record(snapshot)
         return False
 
@@ -205,6 +213,10 @@ class TieringJob:
         if state.dropped:
             raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
         return state
+
+
+def _healed(files: Sequence[LakeFile]) -> int:
+    return sum(file.deletes.num_surplus for file in files if file.deletes is not None)
 
 
 def _is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:

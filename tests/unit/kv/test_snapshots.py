@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from streamhouse_spark.keyed_lookup import FOUND
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
+from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
@@ -107,6 +109,53 @@ def test_a_truncation_meanwhile_makes_it_worthless(table, other_process):
     assert publish(table) == 0
     assert table.refresh().snapshots == {}
     assert table.to_arrow().num_rows == 0
+
+
+def added_meanwhile(monkeypatch, other, times):
+    """``other`` adds a column and writes with it, so many times, each when rows are about to be scanned.
+
+    It has the same cache, so it applies its row to the tablet that is scanned.
+    """
+    scan, left = Tablet.scan, list(range(times))
+
+    def later(self, take, *args):
+        if left:
+            name = f"more{left.pop()}"
+            other.add_columns(f"{name} BIGINT")
+            other.upsert([{"id": 1, "name": "later", name: 7}])
+        return scan(self, take, *args)
+
+    monkeypatch.setattr(Tablet, "scan", later)
+
+
+def test_columns_that_another_process_added_meanwhile_are_known_at_the_second_try(table, other_process, monkeypatch):
+    table.upsert([{"id": i, "name": "x"} for i in range(10)])
+    table.refresh()
+    added_meanwhile(monkeypatch, other_process().table("t"), 1)
+    monkeypatch.setattr(snapshots, "CHANGES_MIN", 3)
+    assert table.maintain().snapshots == 1
+    assert table.state.snapshots[0].num_rows == 10
+    assert table.lookup([{"id": 1}]).to_pylist() == [{"id": 1, "name": "later", "more0": 7, FOUND: True}]
+
+
+def test_the_snapshot_has_the_columns_that_were_added_meanwhile(table, other_process, monkeypatch, own_cache):
+    """A host without a tablet begins with it."""
+    table.upsert([{"id": i, "name": "x"} for i in range(10)])
+    added_meanwhile(monkeypatch, other_process().table("t"), 1)
+    assert publish(table) == 1
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache / "other"))
+    fresh = other_process().table("t")
+    assert fresh.state.snapshots[0].offset == fresh.state.buckets[0].end
+    assert fresh.lookup([{"id": 1}])["more0"].to_pylist() == [7]
+
+
+def test_columns_added_again_and_again_are_a_conflict(table, other_process, monkeypatch):
+    table.upsert([{"id": 1}])
+    added_meanwhile(monkeypatch, other_process().table("t"), 3)
+    with pytest.raises(CommitConflictError, match="columns were added 3 times"):
+        publish(table)
+    assert table.refresh().snapshots == {}
+    assert publish(table) == 1
 
 
 def test_one_that_took_too_long_is_not_named(table, clock):

@@ -95,7 +95,8 @@ def test_many_small_files_become_one_sorted_by_key(items):
 
 def test_small_files_beside_a_large_one_wait_until_they_are_worth_it():
     def group(*sizes: int, num_deleted: int = 0) -> compaction.KeyedGroup:
-        files = [compaction.LiveFile(str(i), size, 100, 0, ()) for i, size in enumerate(sizes)]
+        names = [f"00000-{i:020d}-{i:032x}.parquet" for i in range(len(sizes))]
+        files = [compaction.LiveFile(name, size, 100, 0, ()) for name, size in zip(names, sizes, strict=True)]
         return compaction.KeyedGroup(0, tuple(files), num_deleted)
 
     assert not group(1000, *[1] * 20).is_worth_it(200)
@@ -103,6 +104,8 @@ def test_small_files_beside_a_large_one_wait_until_they_are_worth_it():
     assert group(1000, *[1] * 50).is_worth_it(200)
     assert not group(1000, 1000, 1000, 1000, 1000, 1000).is_worth_it(200)
     assert not group(1000, num_deleted=10).is_worth_it(200)
+    assert not group(1).is_worth_it(200)
+    assert compaction.KeyedGroup(0, (compaction.LiveFile("00000-0-theirs.parquet", 1, 1, 0, ()),), 0).is_worth_it(200)
     assert group(1000, num_deleted=11).is_worth_it(200)
 
 
@@ -130,13 +133,44 @@ def test_of_rows_with_one_key_the_newest_file_wins(items):
         items.tier()
     assert len(items.lake_rows()) == 27
     report = items.lake().compact()
-    assert report.rows == 24
+    assert (report.rows, report.healed_rows) == (24, 3)
     items.rows |= {(3,): (3, "last", 0), (4,): (4, "theirs", 0), (50,): (50, "theirs", 0)}
     agree(items)
     assert items.lake().place.load().current_snapshot().summary.operation == Operation.OVERWRITE
     items.change([(3, "ours", 1), (4, "ours", 1)])
     items.tier()
     agree(items)
+
+
+def test_keys_that_another_engine_added_again_become_one_row_without_a_change(items, caplog):
+    """Nothing else makes compaction worth it: two small files, no deleted row."""
+    foreign_append(items, [(3, "theirs", 0), (50, "theirs", 0), (3, "last", 0)])
+    assert len(items.lake_rows()) == 23
+    assert items.lake().compact(dry_run=True).files_removed == 2
+    assert caplog.messages == []
+    report = items.lake().compact()
+    assert (report.files_removed, report.files_added, report.rows, report.healed_rows) == (2, 1, 21, 2)
+    (message,) = caplog.messages
+    assert "lake table of d.t" in message
+    assert "2 rows were taken away" in message
+    items.rows |= {(3,): (3, "last", 0), (50,): (50, "theirs", 0)}
+    agree(items)
+    assert items.lake().compact() == compaction.CompactReport()  # the files are ours again
+
+
+def test_rows_that_another_engine_added_are_theirs_to_keep(items, caplog):
+    """New keys are no damage: nothing is counted."""
+    foreign_append(items, [(50, "theirs", 0)])
+    assert items.lake().compact().healed_rows == 0
+    assert caplog.messages == []
+    items.rows[(50,)] = (50, "theirs", 0)
+    agree(items)
+
+
+def test_large_files_of_another_engine_wait(items, monkeypatch):
+    foreign_append(items, [(3, "theirs", 0)])
+    monkeypatch.setattr(compaction, "FOREIGN_BYTES_MAX", 10)
+    assert items.lake().compact() == compaction.CompactReport()
 
 
 def test_all_rows_deleted_leaves_no_files(items):
@@ -158,7 +192,9 @@ def test_delete_files_about_files_that_are_gone_go(items):
     del items.rows[(5,)]
     agree(items)
     assert len(live_deletes(items.lake())) == 1
-    report = items.lake().compact()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "FOREIGN_BYTES_MAX", 0)
+        report = items.lake().compact()
     assert (report.files_removed, report.files_added) == (1, 0)
     assert live_deletes(items.lake()) == {}
     agree(items)

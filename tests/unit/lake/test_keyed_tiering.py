@@ -11,7 +11,9 @@ import pytest
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation
 
+from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
+from interop.lake_cases import EVERY_TYPE, every_type_rows
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake import iceberg_keyed, key_lookup, key_merge, parquet_read
@@ -150,6 +152,25 @@ def test_zeros_and_nans_of_one_key_may_be_several_partitions(memory, world):
     assert table.lake_rows() == [(0.0, 3)]
 
 
+@pytest.mark.parametrize("name", EVERY_TYPE.names[1:14])
+def test_deletes_are_in_the_partition_of_their_data_file(memory, world, name):
+    """Engines that go by the specification look for them there only."""
+    schema = TableSchema.of(pa.schema([EVERY_TYPE.arrow.field(name).with_nullable(False), ("n", pa.int64())]))
+    table = KeyedTable(memory, world, schema, key=[name], partition_by=[name])
+    rows = [(value, 0) for value in set(every_type_rows(25)[name].to_pylist()) - {None}]
+    table.change(rows)
+    table.tier()
+    table.change([(value, 1) for value, _ in rows])
+    table.tier()
+    agree(table)
+    tasks = [task for task in table.lake().place.load().scan().plan_files() if task.delete_files]
+    assert len(tasks) == len(rows)
+    for task in tasks:
+        (delete,) = task.delete_files
+        assert delete.file_path.rpartition("/")[0] == task.file.file_path.rpartition("/")[0]
+        assert delete.partition == task.file.partition
+
+
 @pytest.mark.parametrize("probe_values_max", [0, 3, 10**9])
 def test_keys_are_found_with_and_without_looking_for_one_column_first(memory, world, monkeypatch, probe_values_max):
     monkeypatch.setattr(key_lookup, "PROBE_VALUES_MAX", probe_values_max)
@@ -204,11 +225,13 @@ def test_manifests_of_deletes_stay_few(memory, world):
 # -- what other engines did -------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_another_engine_added_again_is_one_row_once_it_changes(items):
+def test_a_key_that_another_engine_added_again_is_one_row_once_it_changes(items, caplog):
     foreign_append(items, [(1, "dup", 0), (2, "dup", 0), (50, "theirs", 0)])
     assert len(items.lake_rows()) == 11
     items.change([(1, "c", 5)])
-    items.tier()
+    assert items.tier().healed_rows == 1
+    assert "lake table of d.t had primary keys with several rows" in caplog.text
+    assert ": 1 rows were taken away" in caplog.text
     assert [row for row in items.lake_rows() if row[0] in (1, 2, 50)] == [
         (1, "c", 5),
         (2, "dup", 0),
@@ -216,8 +239,44 @@ def test_a_key_that_another_engine_added_again_is_one_row_once_it_changes(items)
         (50, "theirs", 0),
     ]
     items.change([], [(2,)])
-    items.tier()
+    assert items.tier().healed_rows == 1
     items.rows[(50,)] = (50, "theirs", 0)
+    agree(items)
+    caplog.clear()
+    items.change([(i, "last", 0) for i in (1, 50, 60)])
+    assert items.tier().healed_rows == 0
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("key", [["id"], ["name"], ["name", "id"]])
+def test_rows_beyond_one_of_a_key_are_counted_over_all_files(memory, world, key):
+    table = KeyedTable(memory, world, TableSchema.of("id bigint not null, name string not null, n bigint"), key=key)
+    for first in (0, 4):
+        table.change([(i, f"n{i}", 0) for i in range(first, first + 4)])
+        table.tier()
+    foreign_append(table, [(1, "n1", 1), (1, "n1", 2), (5, "n5", 1), (9, "n9", 1), (6, "n6", 1)])
+    foreign_append(table, [(5, "n5", 2), (9, "n9", 2), (7, "n7", 1)])
+    table.change([(i, f"n{i}", 7) for i in (0, 1, 5, 10)], [table.key_of((2, "n2", 0))])
+    report = table.tier()
+    assert report.healed_rows == 4  # twice of 1, twice of 5; 6, 7 and 9 did not change
+    table.change([(i, f"n{i}", 8) for i in (0, 1, 5, 9)], [table.key_of((6, "n6", 0)), table.key_of((7, "n7", 0))])
+    assert table.tier().healed_rows == 3
+    agree(table)
+
+
+def test_what_a_lost_round_would_have_healed_is_counted_once(items):
+    foreign_append(items, [(1, "dup", 0)])
+    items.change([(1, "c", 5)])
+    rival = []
+
+    def race():
+        if not rival:
+            other = KeyedTable(items.storage, sim_world(5, items.world.clock))
+            rival.append(other)
+            assert other.tier().healed_rows == 1
+
+    report = items.tier(before_commit=race)
+    assert (report.conflicts, report.healed_rows) == (1, 0)
     agree(items)
 
 
