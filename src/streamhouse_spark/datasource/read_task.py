@@ -18,6 +18,7 @@ from streamhouse_spark.datasource.pieces import (
     OffsetsPiece,
     Piece,
     ReadPlan,
+    StartPiece,
     ViewPiece,
 )
 from streamhouse_spark.datasource.spark_schema import canonical_schema
@@ -80,6 +81,10 @@ def _read(
         case OffsetsPiece(bucket, offsets):
             for base_offset, batch in _read_offsets(table, plan, bucket, offsets, skip=not fail_on_data_loss):
                 yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch
+        case StartPiece(split, offset):
+            for found in read_split(table.storage, split, plan.schema):
+                last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
+                yield add_places(found.batch, metadata, split.bucket, last) if metadata else found.batch
         case ViewPiece(suffix):
             yield from _read_view(table, suffix)
         case KeyedPiece():
