@@ -95,10 +95,23 @@ def test_a_delta_join_of_a_trimmed_table(spark, wh, tables, checkpoint):
     suffix = orders.name.rpartition(".")[2]
     names = wh.create_table(f"begun.names_{suffix}", "id BIGINT, label STRING", primary_key=["id"])
     names.upsert([{"id": i, "label": f"l{i}"} for i in range(0, 40, 2)])
+
+    def run():
+        query = delta_join(
+            spark, orders.name, names.name, on="id", into=into.name, checkpoint=checkpoint, warehouse=wh.url,
+            trigger={"availableNow": True},
+        )  # fmt: skip
+        assert query.awaitTermination(120)
+
     into = wh.create_table(f"begun.joined_{suffix}", "id BIGINT, n INT, label STRING", primary_key=["id"])
-    delta_join(
-        spark, orders.name, names.name, on="id", into=into.name, checkpoint=checkpoint, warehouse=wh.url,
-        trigger={"availableNow": True},
-    ).awaitTermination()  # fmt: skip
-    expected = [(i, 8 if i == 30 else 7, f"l{i}") for i in (0, *range(4, 20, 2), 30)]
-    assert found(into) == expected
+    run()
+    assert found(into) == [(i, 8 if i == 30 else 7, f"l{i}") for i in (0, *range(4, 20, 2), 30)]
+    write(orders, [4], 9)
+    (held,) = orders.refresh().consumers.values()
+    orders.maintain()
+    assert all(log.start <= held.offsets[bucket] for bucket, log in orders.state.buckets.items())
+    orders.delete([6])
+    run()
+    assert found(into) == [(i, {4: 9, 30: 8}.get(i, 7), f"l{i}") for i in (0, 4, *range(8, 20, 2), 30)]
+    assert [name.split(".")[:3] for name in orders.refresh().consumers] == [["delta_join", "left", into.uuid]]
+    assert [name.split(".")[:3] for name in names.refresh().consumers] == [["delta_join", "right", into.uuid]]

@@ -111,6 +111,22 @@ class StartPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class BinlogPiece:
+    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+
+    split: LogSplit
+    schema: TableSchema
+    """All columns of the table."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "binlog", "split": self.split.to_json(), "schema": self.schema.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPiece:
     """A whole system or metadata table."""
 
@@ -121,7 +137,7 @@ class ViewPiece:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | ViewPiece
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ViewPiece
 
 
 def piece_from_json(data: Mapping[str, Any]) -> Piece:
@@ -138,6 +154,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return KeyedPiece(data["bucket"], lake, data["size_bytes"], base)
         case "start":
             return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
+        case "binlog":
+            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
         case _:
             return ViewPiece(data["suffix"])
 
