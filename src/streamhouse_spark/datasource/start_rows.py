@@ -3,8 +3,8 @@
 Of a table with a primary key the log is trimmed up to its snapshots by key at most, so there is one of every trimmed
 bucket. A stream from the beginning gives their rows as inserts, and behind them every change from exactly the offsets
 that the snapshots have. These offsets pin them: a bucket never has two snapshots by key at one offset. A snapshot that
-a newer one takes the place of is found in the state at the commit that the stream began with, until cleaning deletes
-it, a day later at the earliest.
+a newer one took the place of is found in the state at the commit that the stream began with, until cleaning deletes its
+files or the records that name them, a day later at the earliest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamhouse_spark.datasource.pieces import StartPiece
 from streamhouse_spark.datasource.stream_offset import StartRows, StreamOffset
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.scan import LogSplit, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import FULL, StreamReadOptions
@@ -56,13 +56,14 @@ def start_files(table: Table, begin: StreamOffset) -> list[LogSplit]:
     """
     assert begin.rows is not None
     state = table.state
-    if _snapshots(state, begin) is None:
+    snapshots = _snapshots(state, begin)
+    if snapshots is None:
         try:
-            state = state_at(table.log, table.storage, begin.rows.commit)
+            state = state_with_snapshots(table.log, table.storage, begin.rows.commit)
         except SnapshotExpiredError as error:
             raise _expired(table.name, error) from error
-    snapshots = _snapshots(state, begin)
-    splits = [snapshot_split(state, snapshot) for snapshot in snapshots or ()]
+        snapshots = _snapshots(state, begin)
+    splits = [snapshot_split(table.state, snapshot) for snapshot in snapshots or ()]
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
         raise CorruptDataError(

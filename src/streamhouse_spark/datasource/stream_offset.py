@@ -80,7 +80,9 @@ class StreamOffset:
 
     def files_before(self, end: StreamOffset) -> range:
         """The numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
-        return range(self.rows.num_read, end.rows.num_read) if self.rows and end.rows else range(0)
+        if self.rows is None or self.rows.is_read or end.rows is None:
+            return range(0)
+        return range(self.rows.num_read, end.rows.num_read)
 
     def to_json(self) -> dict[str, Any]:
         version = VERSION if self.rows is None else ROWS_VERSION

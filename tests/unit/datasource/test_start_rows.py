@@ -173,6 +173,26 @@ def test_a_batch_is_read_again_when_newer_snapshots_are_there(wh, table, clock):
     assert folded(query.rows) == held(table)
 
 
+@needs_limits
+def test_rows_are_kept_for_a_day_whatever_is_committed(wh, table, clock):
+    """A floor voids the records that say what the snapshots were, and still they are found."""
+    put(table, *range(10))
+    trim(table, clock)
+    query = Query("t$changelog", consumerid="q", **LIMIT)
+    query.run(wh, batches=1)
+    version = table.state.version
+    for n in range(150):
+        put(table, n % 10, n=n + 1)
+    for _ in range(2):
+        clock.advance(10 * HOUR_MS)
+        table.maintain()
+    assert table.log.check_floor() > version
+    query.run(wh, batches=1)
+    query.run(wh, batches=1, unfinished=True)
+    query.run(wh)
+    assert folded(query.rows) == held(table)
+
+
 def test_pyspark_41_gives_everything_at_once(wh, table, clock):
     """It asks for the end without saying where the batch begins."""
     put(table, 1, 2, 3)
@@ -188,7 +208,7 @@ def test_pyspark_41_gives_everything_at_once(wh, table, clock):
     assert table.maintain().snapshots
     assert again.initialOffset() != start
     assert len(query._rows(again, again.initialOffset(), end)) == 5
-    following = query._rows(reader, end, reader.latestOffset())
+    following = query._rows(again, end, again.latestOffset())
     assert len(following) == 12
     assert all(row["_commit_timestamp"] for row in following)
 
