@@ -10,14 +10,11 @@ import pytest
 
 from property.stream_driver import Query
 from property.test_keyed_tables import HOUR_MS, History
-from streamhouse_spark.datasource import compat
 from streamhouse_spark.kv import snapshots, tablet
 from streamhouse_spark.warehouse import Warehouse
 
 KINDS = ["upsert"] * 6 + ["partial", "delete", "delete", "lose", *["maintain"] * 4]
-LIMITS = [{}]
-if compat.HAS_ADMISSION_CONTROL:
-    LIMITS += [{"maxoffsetspertrigger": "2"}, {"maxoffsetspertrigger": "4"}, {"maxbytespertrigger": "300"}]
+LIMITS = [{}, {"maxoffsetspertrigger": "2"}, {"maxoffsetspertrigger": "4"}, {"maxbytespertrigger": "300"}]
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,10 @@ import pytest
 
 from spark.session import drain, forget_commit, load_stream
 from streamhouse_spark import delta_join
-from streamhouse_spark.datasource import compat
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 
 pytestmark = pytest.mark.spark
-LIMIT = {"maxOffsetsPerTrigger": 40} if compat.HAS_ADMISSION_CONTROL else {}
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +76,12 @@ def test_a_copy_batch_by_batch(spark, wh, tables, checkpoint):
     write(source, range(200), 0)
     trim(source)
     write(source, range(20), 1)
-    query = copy(spark, wh, tables, checkpoint, **LIMIT)
+    query = copy(spark, wh, tables, checkpoint, maxOffsetsPerTrigger=40)
     assert found(target) == found(source)
     sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
     # Three files, one for each bucket, and behind them the changes.
     assert sum(sizes) == 200 + 2 * 20
-    assert len(sizes) > 3 or not LIMIT
+    assert len(sizes) > 3
 
 
 def test_a_delta_join_of_a_trimmed_table(spark, wh, tables, checkpoint):

@@ -26,7 +26,7 @@ from streamhouse_spark.table import Table
 
 def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffset:
     """Where a new stream begins. Pure."""
-    if not _begins_with_rows(state, options):
+    if not begins_with_rows(state, options):
         offsets = starting_offsets(
             state, options.starting_offsets, options.starting_timestamp_ms, strict=options.fail_on_data_loss
         )
@@ -43,7 +43,8 @@ def truncation_of(state: TableState) -> int:
     return state.truncation.commit if state.truncation is not None else 0
 
 
-def _begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
+def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
+    """Whether a new stream would begin with rows: it wants every change, and some were trimmed."""
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
         return False
     return any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())

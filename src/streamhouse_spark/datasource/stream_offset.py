@@ -80,9 +80,10 @@ class StreamOffset:
 
     def files_before(self, end: StreamOffset) -> range:
         """The numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
-        if self.rows is None or self.rows.is_read or end.rows is None:
+        if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
             return range(0)
-        return range(self.rows.num_read, end.rows.num_read)
+        # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
+        return range(self.rows.num_read, end.rows.num_read if end.rows is not None else self.rows.num_files)
 
     def to_json(self) -> dict[str, Any]:
         version = VERSION if self.rows is None else ROWS_VERSION

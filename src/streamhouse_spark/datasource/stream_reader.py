@@ -23,7 +23,13 @@ from streamhouse_spark.datasource.planning import plan_ranges
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
-from streamhouse_spark.datasource.start_rows import initial_offset, start_files, start_pieces, truncation_of
+from streamhouse_spark.datasource.start_rows import (
+    begins_with_rows,
+    initial_offset,
+    start_files,
+    start_pieces,
+    truncation_of,
+)
 from streamhouse_spark.datasource.stream_offset import StreamOffset
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.scan import LogSplit
@@ -90,7 +96,10 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         truncation = truncation_of(table.state)
         ends = self._newest(table)
         if start is None:
-            initial, rows = (self._initial.initial, self._initial.rows) if self._initial is not None else (None, None)
+            known = self._initial
+            if known is None and begins_with_rows(table.state, self._options):
+                known = initial_offset(table.state, self._options)  # the first end is asked for before the beginning
+            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
             return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
@@ -193,6 +202,12 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         numbers = begin.files_before(end)
         if not numbers:
             return []
+        if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
+            raise OffsetsTrimmedError(
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was trimmed since: "
+                f"the rows to begin with are now those before {dict(begin.offsets)}; start it with a new "
+                "checkpointLocation"
+            )
         newest = truncation_of(table.state)
         self._require_same_rows(table, begin.truncation, newest)
         files = self._start_files(table, begin) if newest == begin.truncation else []

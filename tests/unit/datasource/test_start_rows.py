@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from property.stream_driver import Query
-from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.admission import files_within
 from streamhouse_spark.datasource.start_rows import initial_offset
 from streamhouse_spark.datasource.stream_offset import StartRows
@@ -20,7 +19,6 @@ from streamhouse_spark.warehouse import Warehouse
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS
 LIMIT = {"maxoffsetspertrigger": "4"}
-needs_limits = pytest.mark.skipif(not compat.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no admission control")
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +135,6 @@ def test_rows_are_inserts_before_the_changes_behind_them(wh, table, clock):
     assert kinds(query.batches[1]) == [("insert", 7, 0)]
 
 
-@needs_limits
 @pytest.mark.parametrize("limit", [LIMIT, {"maxbytespertrigger": "1"}], ids=["rows", "bytes"])
 def test_limits_take_files_one_by_one(wh, table, clock, limit):
     put(table, *range(10))
@@ -155,7 +152,6 @@ def test_limits_take_files_one_by_one(wh, table, clock, limit):
     ]
 
 
-@needs_limits
 def test_a_batch_is_read_again_when_newer_snapshots_are_there(wh, table, clock):
     put(table, *range(10))
     trim(table, clock)
@@ -173,7 +169,6 @@ def test_a_batch_is_read_again_when_newer_snapshots_are_there(wh, table, clock):
     assert folded(query.rows) == held(table)
 
 
-@needs_limits
 def test_rows_are_kept_for_a_day_whatever_is_committed(wh, table, clock):
     """A floor voids the records that say what the snapshots were, and still they are found."""
     put(table, *range(10))
@@ -194,14 +189,14 @@ def test_rows_are_kept_for_a_day_whatever_is_committed(wh, table, clock):
 
 
 def test_pyspark_41_gives_everything_at_once(wh, table, clock):
-    """It asks for the end without saying where the batch begins."""
+    """It asks for the end without saying where the batch begins, and for the end of the first batch first."""
     put(table, 1, 2, 3)
     trim(table, clock)
     put(table, 2, n=2)
     query = Query("t$changelog", consumerid="q")
     reader = query.reader(wh)
-    start = reader.initialOffset()
     end = reader.latestOffset()
+    start = reader.initialOffset()
     assert len(query._rows(reader, start, end)) == 5
     again = query.reader(wh)  # the query died within the batch
     put(table, *range(9), n=3)
@@ -213,7 +208,20 @@ def test_pyspark_41_gives_everything_at_once(wh, table, clock):
     assert all(row["_commit_timestamp"] for row in following)
 
 
-@needs_limits
+def test_pyspark_41_when_the_log_is_trimmed_between_its_questions(wh, table, clock):
+    put(table, 1, 2, 3)
+    query = Query("t$changelog")
+    reader = query.reader(wh)
+    end = reader.latestOffset()
+    trim(table, clock)
+    assert ids(query._rows(reader, reader.initialOffset(), end)) == [1, 2, 3]
+    put(table, 1, 2, 3, n=1)
+    trim(table, clock)
+    again = query.reader(wh)
+    with pytest.raises(OffsetsTrimmedError, match=r"the log was trimmed since.* new checkpointLocation"):
+        again.partitions(again.initialOffset(), end)
+
+
 def test_rows_that_were_deleted_meanwhile(wh, table, clock, caplog):
     put(table, *range(10))
     trim(table, clock)
@@ -235,7 +243,6 @@ def test_rows_that_were_deleted_meanwhile(wh, table, clock, caplog):
     assert kinds(lax.rows[4:])[-2:] in ([], [("update_before", 3, 1), ("update_after", 3, 3)])
 
 
-@needs_limits
 def test_a_truncation_ends_the_stream(wh, table, clock):
     put(table, *range(10))
     trim(table, clock)
