@@ -204,9 +204,9 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             return []
         if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
             raise OffsetsTrimmedError(
-                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was trimmed since: "
-                f"the rows to begin with are now those before {dict(begin.offsets)}; start it with a new "
-                "checkpointLocation"
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was "
+                f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
+                "new checkpointLocation"
             )
         newest = truncation_of(table.state)
         self._require_same_rows(table, begin.truncation, newest)
