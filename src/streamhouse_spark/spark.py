@@ -167,6 +167,12 @@ def delta_join(
     ``max_offsets_per_trigger`` limits the changes of each side in a micro-batch (PySpark 4.2 or newer). ``warehouse``
     and ``settings`` are as for `lookup_join`. Truncating or overwriting a side ends the query.
 
+    **The logs of both sides** are kept for the query, as far as it has not handled them: it is a named consumer of each
+    (``delta_join.left.…``, ``delta_join.right.…``), recorded when it begins and at most every 30 s, by its checkpoint.
+    A query that does not run holds back trimming for the time to live of the log and a week; `Table.move_consumer` with
+    None, or ``CALL streamhouse.system.drop_consumer``, ends that. Where a log was trimmed before the query begins, it
+    begins with the rows of that side.
+
     Raises, before anything runs:
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
         SchemaMismatchError, InvalidOptionError: the tables cannot be joined so, or ``into`` cannot hold the join.

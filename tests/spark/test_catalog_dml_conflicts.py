@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
 from spark.dml import found, merge_into, rows
@@ -81,6 +81,26 @@ def test_a_table_that_was_made_anew_meanwhile_is_not_written(spark, wh, filled, 
     with pytest.raises(PySparkException, match="was dropped"):
         spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1")
     assert rows(spark, filled) == {}
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize(
+    ("statement", "happens", "message"),
+    [
+        ("UPDATE {} SET n = meanwhile(n) + 1", lambda w, t: w.table(t).delete([4]), "COMMIT_CONFLICT: {} changed "),
+        ("INSERT INTO {} SELECT 1, 'x', meanwhile(2)", lambda w, t: w.drop_table(t), "TABLE_NOT_FOUND: table {} "),
+    ],
+    ids=["update", "insert"],
+)
+def test_what_a_commit_says_is_told_plainly(spark, wh, filled, meanwhile, statement, happens, message):
+    """The text of our error is all that is shown; Spark's own error, with Python's traceback, is its cause."""
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+    meanwhile(lambda: happens(Warehouse(url), table))
+    with pytest.raises(AnalysisException) as error:
+        spark.sql(statement.format(filled))
+    assert str(error.value).startswith(message.format(table))
+    assert "Traceback" not in str(error.value)
+    assert "Traceback" in error.value._cause.getMessage()
 
 
 @pytest.mark.parametrize("does", ["columns", "properties", "nothing else"])

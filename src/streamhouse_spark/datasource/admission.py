@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.datasource.planning import row_bytes
+from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 
@@ -33,6 +34,18 @@ def limited_ends(
     if max_rows is not None and sum(rows.values()) > max_rows:
         rows = fair_shares(rows, max_rows, rotation=sum(starts.values()))
     return {bucket: starts[bucket] + count for bucket, count in rows.items()}
+
+
+def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
+    """How many files, from the first on, have at most so many rows and bytes; at least one where there is any."""
+    num_rows = num_bytes = 0
+    for number, file in enumerate(files):
+        num_rows += file.num_rows
+        num_bytes += file.size_bytes
+        is_over = num_rows > (max_rows or num_rows) or num_bytes > (max_bytes or num_bytes)
+        if is_over:
+            return max(number, 1)
+    return len(files)
 
 
 def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:

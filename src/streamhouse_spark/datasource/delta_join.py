@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from pyspark.sql import DataFrame, SparkSession
 
 from streamhouse_spark.datasource import compat
@@ -82,8 +83,8 @@ def start(
     trigger: Mapping[str, Any] | None,
     max_offsets: int | None,
 ) -> StreamingQuery:
-    left = _changes(spark, connection, plan, "left", max_offsets)
-    right = _changes(spark, connection, plan, "right", max_offsets)
+    left = _changes(spark, connection, plan, "left", checkpoint, max_offsets)
+    right = _changes(spark, connection, plan, "right", checkpoint, max_offsets)
     writer = (
         left.union(right)
         .writeStream.format("streamhouse")
@@ -97,8 +98,23 @@ def start(
     return writer.start(plan.names.target[0])
 
 
+def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
+    """The name under which a delta join says how far it is in the log of a side.
+
+    It has the checkpoint in it, so that a second query into the same table, which is going to be refused, does not move
+    the position of the first.
+    """
+    query = xxhash.xxh3_64_hexdigest(checkpoint.rstrip("/").encode())
+    return f"delta_join.{side}.{target_uuid}.{query}"
+
+
 def _changes(
-    spark: SparkSession, connection: Connection, plan: Planned, side: SideName, max_offsets: int | None
+    spark: SparkSession,
+    connection: Connection,
+    plan: Planned,
+    side: SideName,
+    checkpoint: str,
+    max_offsets: int | None,
 ) -> DataFrame:
     """What the changes of one side mean for the target."""
     name, uuid = plan.names.left if side == "left" else plan.names.right
@@ -111,6 +127,7 @@ def _changes(
         .options(**_options(connection))
         .option("readChangeFeed", "true")
         .option("includeMetadata", "true")
+        .option("consumerId", consumer_id(plan.names.target[1], checkpoint, side))
     )
     if max_offsets is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets)

@@ -95,6 +95,38 @@ class KeyedPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPiece:
+    """Rows of a snapshot by key that a stream of changes begins with."""
+
+    split: LogSplit
+    offset: int
+    """The rows are as they were before this offset of the bucket."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "start", "split": self.split.to_json(), "offset": self.offset}
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPiece:
+    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+
+    split: LogSplit
+    schema: TableSchema
+    """All columns of the table."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "binlog", "split": self.split.to_json(), "schema": self.schema.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPiece:
     """A whole system or metadata table."""
 
@@ -105,7 +137,7 @@ class ViewPiece:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | ViewPiece
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ViewPiece
 
 
 def piece_from_json(data: Mapping[str, Any]) -> Piece:
@@ -120,6 +152,10 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
             base = LogSplit.from_json(data["base"]) if data["base"] else None
             return KeyedPiece(data["bucket"], lake, data["size_bytes"], base)
+        case "start":
+            return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
+        case "binlog":
+            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
         case _:
             return ViewPiece(data["suffix"])
 
@@ -233,8 +269,8 @@ def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
 def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
     """The pieces, with large ones of the log in parts."""
     for piece in pieces:
-        if isinstance(piece, LogPiece) and piece.size_bytes > target_bytes * 3 // 2:
-            yield from (LogPiece(split) for split in cut_split(piece.split, target_bytes))
+        if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
+            yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
         else:
             yield piece
 

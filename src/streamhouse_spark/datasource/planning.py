@@ -6,7 +6,15 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pieces
-from streamhouse_spark.datasource.pieces import LakePiece, LogPiece, Piece, ReadPlan, ViewPiece, lake_ranges
+from streamhouse_spark.datasource.pieces import (
+    BinlogPiece,
+    LakePiece,
+    LogPiece,
+    Piece,
+    ReadPlan,
+    ViewPiece,
+    lake_ranges,
+)
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
 from streamhouse_spark.log.scan import plan_range, require_not_truncated, snapshot_split
@@ -16,6 +24,7 @@ from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
+from streamhouse_spark.views import BINLOG
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +90,18 @@ def plan_lake(
 
 
 def plan_view(table: Table, suffix: str) -> ReadPlan:
-    return ReadPlan(table.name, table.uuid, table.state.schema, (ViewPiece(suffix),))
+    state = table.state
+    pieces = binlog_pieces(state) if suffix == BINLOG else (ViewPiece(suffix),)
+    return ReadPlan(table.name, table.uuid, state.schema, pieces)
+
+
+def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
+    """``$binlog``: the changes of each bucket that has some."""
+    return tuple(
+        BinlogPiece(plan_range(state, bucket, log.offsets), state.schema)
+        for bucket, log in state.buckets.items()
+        if log.offsets
+    )
 
 
 def plan_ranges(

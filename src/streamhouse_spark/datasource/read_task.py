@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -12,12 +12,14 @@ from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.keyed_read_task import read_keyed_pieces
 from streamhouse_spark.datasource.pieces import (
+    BinlogPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
     OffsetsPiece,
     Piece,
     ReadPlan,
+    StartPiece,
     ViewPiece,
 )
 from streamhouse_spark.datasource.spark_schema import canonical_schema
@@ -32,7 +34,7 @@ from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
-from streamhouse_spark.views import open_view
+from streamhouse_spark.views import BINLOG, open_view
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,14 @@ def _read(
         case OffsetsPiece(bucket, offsets):
             for base_offset, batch in _read_offsets(table, plan, bucket, offsets, skip=not fail_on_data_loss):
                 yield add_metadata(batch, metadata, bucket, base_offset, None) if metadata else batch
+        case StartPiece(split, offset):
+            for found in read_split(table.storage, split, plan.schema):
+                last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
+                yield add_places(found.batch, metadata, split.bucket, last) if metadata else found.batch
+        case BinlogPiece(split, schema):
+            written = TableSchema((CHANGE_COLUMN, *schema.columns))
+            changes = (with_metadata(found, CHANGELOG_FIELDS) for found in read_split(table.storage, split, written))
+            yield from _canonical(f"{table.name}${BINLOG}", binlog_batches(changes, schema.arrow))
         case ViewPiece(suffix):
             yield from _read_view(table, suffix)
         case KeyedPiece():
@@ -119,11 +129,15 @@ def _read_offsets(
 
 def _read_view(table: Table, suffix: str) -> Iterator[pa.RecordBatch]:
     table.refresh()
-    rows = open_view(table, suffix).to_arrow()
-    wanted = canonical_schema(rows.schema)
-    for batch in rows.to_batches():
+    yield from _canonical(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
+
+
+def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of a view, with the types that Spark has."""
+    for batch in batches:
+        wanted = canonical_schema(batch.schema)
         arrays = [
-            Conversion(f"{table.name}${suffix}", field.name).cast(array, field.type)
+            Conversion(name, field.name).cast(array, field.type)
             for array, field in zip(batch.columns, wanted, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamhouse_spark.datasource.bounds import offsets_from_json, offsets_to_json
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, TableNotFoundError
 
 VERSION = 1
+ROWS_VERSION = 2
+"""Of an offset with `StartRows`: older versions of this package would leave them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRows:
+    """The rows that a stream begins with, and how many of their files are read.
+
+    They are those of the snapshots by key at one commit, in files that never change and are read in one order. See
+    `streamhouse_spark.datasource.start_rows`.
+    """
+
+    commit: int
+    num_files: int
+    num_read: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        return self.num_read == self.num_files
+
+    def read_to(self, num_read: int) -> StartRows:
+        return replace(self, num_read=num_read)
+
+    def to_json(self) -> dict[str, int]:
+        return {"commit": self.commit, "files": self.num_files, "read": self.num_read}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, int]) -> StartRows:
+        """Raises `KeyError`, `TypeError` or `ValueError` for what `to_json` never gave."""
+        rows = cls(int(data["commit"]), int(data["files"]), int(data["read"]))
+        if not 0 <= rows.num_read <= rows.num_files:
+            raise ValueError(f"{rows.num_read} of {rows.num_files} files are read")
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +59,51 @@ class StreamOffset:
     initial: Mapping[int, int] | None = None
     truncation: int = 0
     """The commit that had truncated the table last when the position was taken; 0 for none."""
+    rows: StartRows | None = None
+    """Rows as they were before ``offsets``, which come first; None where there are none, or a batch before read them.
+
+    The first offsets of a stream carry them to the end, as they do ``initial``.
+    """
 
     @property
     def is_initial(self) -> bool:
-        return self.initial is not None and dict(self.initial) == dict(self.offsets)
+        """Whether nothing was read before."""
+        is_begun = self.rows is not None and self.rows.num_read > 0
+        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Where the batch that ends at ``end`` begins, when Spark says that it begins here."""
         if self.is_initial and end.initial is not None:
-            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation)
+            rows = end.rows.read_to(0) if end.rows is not None else None
+            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows)
         return self
 
+    def files_before(self, end: StreamOffset) -> range:
+        """The numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
+        if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
+            return range(0)
+        # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
+        return range(self.rows.num_read, end.rows.num_read if end.rows is not None else self.rows.num_files)
+
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"version": VERSION, "table": self.table_uuid, "offsets": offsets_to_json(self.offsets)}
+        version = VERSION if self.rows is None else ROWS_VERSION
+        out: dict[str, Any] = {"version": version, "table": self.table_uuid, "offsets": offsets_to_json(self.offsets)}
         if self.initial is not None:
             out["initial"] = offsets_to_json(self.initial)
         if self.truncation:
             out["truncation"] = self.truncation
+        if self.rows is not None:
+            out["rows"] = self.rows.to_json()
         return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], table_name: str, table_uuid: str) -> StreamOffset:
         """Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`, `CorruptDataError`."""
-        if data.get("version") != VERSION:
+        version = data.get("version")
+        if version not in (VERSION, ROWS_VERSION):
             raise FormatVersionError(
-                f"the checkpoint of a stream from {table_name} has offsets of version {data.get('version')!r}, "
-                f"expected {VERSION}; it was written by another version of streamhouse-spark",
+                f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, "
+                f"expected {VERSION} or {ROWS_VERSION}; it was written by another version of streamhouse-spark",
             )
         try:
             initial = data.get("initial")
@@ -60,6 +112,7 @@ class StreamOffset:
                 offsets_from_json(data["offsets"]),
                 offsets_from_json(initial) if initial is not None else None,
                 int(data.get("truncation", 0)),
+                StartRows.from_json(data["rows"]) if version == ROWS_VERSION else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(

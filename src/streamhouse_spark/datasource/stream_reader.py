@@ -1,9 +1,14 @@
-"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets."""
+"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
+
+Of a table with a primary key the lake has no changes; what comes before the log's start are rows of its snapshots by
+key, see `start_rows`.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,19 +16,26 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.admission import limited_ends
-from streamhouse_spark.datasource.bounds import starting_offsets
+from streamhouse_spark.datasource.admission import files_within, limited_ends
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import TablePartition, binlog_partitions, partitions
+from streamhouse_spark.datasource.pieces import StartPiece, TablePartition, binlog_partitions, partitions
 from streamhouse_spark.datasource.planning import plan_ranges
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
+from streamhouse_spark.datasource.start_rows import (
+    begins_with_rows,
+    initial_offset,
+    start_files,
+    start_pieces,
+    truncation_of,
+)
 from streamhouse_spark.datasource.stream_offset import StreamOffset
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.options import FULL, StreamReadOptions
+from streamhouse_spark.options import StreamReadOptions
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG
@@ -71,38 +83,43 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         """Where a new query begins. Spark asks twice: both times it is the same."""
         if self._initial is None:
             table = self._table()
-            options = self._options
-            _require_all_changes(table.state, options)
-            offsets = starting_offsets(
-                table.state,
-                options.starting_offsets,
-                options.starting_timestamp_ms,
-                strict=options.fail_on_data_loss,
-            )
-            self._initial = StreamOffset(table.uuid, offsets, offsets, _truncation_of(table.state))
-            self._move_consumer(table, offsets)
+            self._initial = initial_offset(table.state, self._options)
+            self._move_consumer(table, self._initial.offsets)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read."""
+        """Where the next batch ends. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+
+        With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
+        """
         table = self._table()
-        truncation = _truncation_of(table.state)
+        truncation = truncation_of(table.state)
         ends = self._newest(table)
         if start is None:
-            initial = self._initial.initial if self._initial is not None else None
-            return StreamOffset(table.uuid, ends, initial, truncation).to_json()
+            known = self._initial
+            if known is None and begins_with_rows(table.state, self._options):
+                known = initial_offset(table.state, self._options)  # the first end is asked for before the beginning
+            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
+            return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = compat.limit_rows_and_bytes(
             limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         )
+        initial = begin.initial if begin.is_initial else None
+        rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
+        if rows is not None and (max_rows is not None or max_bytes is not None):
+            files = self._start_files(table, begin)[rows.num_read :]
+            read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
+            rows = rows.read_to(read if files else rows.num_files)
+            return StreamOffset(table.uuid, begin.offsets, initial, truncation, rows).to_json()
         starts = {b: max(begin.offsets.get(b, 0), table.state.first_offset(b)) for b in ends}
         ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
         if max_rows is not None or max_bytes is not None:
             ends = limited_ends(table.state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
-        if ends == dict(begin.offsets) and truncation == begin.truncation:
+        if ends == dict(begin.offsets) and truncation == begin.truncation and rows is None:
             return start  # the same text: nothing new
-        return StreamOffset(table.uuid, ends, begin.initial if begin.is_initial else None, truncation).to_json()
+        return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -110,7 +127,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The log's end, whatever the limits: what the query's progress shows as the latest offset."""
         table = self._table()
-        return StreamOffset(table.uuid, table.state.ends, truncation=_truncation_of(table.state)).to_json()
+        return StreamOffset(table.uuid, table.state.ends, truncation=truncation_of(table.state)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and no further."""
@@ -125,7 +142,10 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake, or were truncated."""
+        """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake, or were truncated.
+
+        Raises `SnapshotExpiredError` where rows that the stream begins with are kept no longer.
+        """
         table = self._table()
         final = self._offset(table, end)
         begin = self._offset(table, start).begin_of_batch(final)
@@ -136,14 +156,16 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             if stop > begin.offsets.get(bucket, 0)
         }
         _require_held(table.state, ranges)
+        first = self._start_pieces(table, begin, final)
         if self._is_binlog:
             logs = table.state.buckets
             wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
             strict = self._options.fail_on_data_loss
             plan = plan_ranges(table, wider, self._table_columns, fail_on_data_loss=strict)
-            return binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+            started = partitions(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return started + binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         plan = plan_ranges(table, ranges, self._table_columns, fail_on_data_loss=self._options.fail_on_data_loss)
-        return partitions(plan)
+        return partitions(replace(plan, pieces=(*first, *plan.pieces)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
@@ -175,6 +197,32 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             )
         logger.warning("%s: going on with the rows behind", text)
 
+    def _start_pieces(self, table: Table, begin: StreamOffset, end: StreamOffset) -> list[StartPiece]:
+        """The rows that the batch begins with: before its changes, so that sinks that keep the order are right."""
+        numbers = begin.files_before(end)
+        if not numbers:
+            return []
+        if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
+            raise OffsetsTrimmedError(
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was "
+                f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
+                "new checkpointLocation"
+            )
+        newest = truncation_of(table.state)
+        self._require_same_rows(table, begin.truncation, newest)
+        files = self._start_files(table, begin) if newest == begin.truncation else []
+        return start_pieces(files[numbers.start : numbers.stop], begin)
+
+    def _start_files(self, table: Table, begin: StreamOffset) -> list[LogSplit]:
+        """Those of ``begin.rows``; none where they are deleted and may be."""
+        try:
+            return start_files(table, begin)
+        except SnapshotExpiredError as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.warning("%s: skipping them", error)
+            return []
+
     def _newest(self, table: Table) -> dict[int, int]:
         ends = table.state.ends
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
@@ -186,23 +234,6 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
             table.move_consumer(consumer_id, offsets)
             self._consumer_moved_ms = now_ms
-
-
-def _require_all_changes(state: TableState, options: StreamReadOptions) -> None:
-    """Of a table with a primary key the lake has rows, not changes: what was trimmed cannot be made up for."""
-    if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
-        return
-    trimmed = [bucket for bucket, log in state.buckets.items() if log.start > state.first_offset(bucket)]
-    if trimmed and options.fail_on_data_loss:
-        raise OffsetsTrimmedError(
-            f"{state.name}: startingOffsets=full wants every change, and those of bucket {trimmed[0]} below offset "
-            f"{state.buckets[trimmed[0]].start} were trimmed; read the table once as a batch and its changes with "
-            "startingOffsets=latest, or begin with startingOffsets=earliest"
-        )
-
-
-def _truncation_of(state: TableState) -> int:
-    return state.truncation.commit if state.truncation is not None else 0
 
 
 def _require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:

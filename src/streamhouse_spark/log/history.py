@@ -49,6 +49,23 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     return found
 
 
+def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
+    """The state after record ``version``, of which only the snapshots by key count, even where a floor lies above it.
+
+    A record below a floor may be one that a slow writer put anew where cleaning had deleted one. For snapshots by key
+    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found as
+    long as the records are there, a day from when they were the newest at least. Raises `SnapshotExpiredError`.
+    """
+    base = _checkpoint_before(storage, log.table_uuid, version)
+    try:
+        return _folded(storage, log.table_uuid, base, version)
+    except (ObjectNotFoundError, CorruptDataError) as error:
+        first = base.version + 1 if base is not None else 1
+        if isinstance(error, CorruptDataError) and log.check_floor() <= first:
+            raise
+        raise _expired(log.state, version) from error
+
+
 def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number > version:

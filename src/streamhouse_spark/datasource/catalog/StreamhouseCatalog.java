@@ -23,6 +23,9 @@ import java.util.Objects;
 import java.util.OptionalLong;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Supplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
@@ -554,16 +557,34 @@ final class Refused extends RuntimeException {
 }
 
 final class Errors {
+  private static final Pattern TYPED = Pattern.compile("(?m)^streamhouse_spark\\.errors\\.\\w+: (.+)$");
+
   private Errors() {}
 
   /** An error that Spark shows by its text alone. Declared as unchecked, because Spark's own methods throw it so. */
   static RuntimeException analysis(String message) {
+    return analysis(message, null);
+  }
+
+  /** Does something in a Python worker. Of our own errors the text is shown; Spark's, with the traceback, is the cause. */
+  static <T> T plainly(Supplier<T> action) {
+    try {
+      return action.get();
+    } catch (Exception error) { // Scala throws checked ones without saying so
+      String text = null;
+      Matcher found = TYPED.matcher(String.valueOf(error.getMessage()));
+      while (found.find()) text = found.group(1);
+      throw text == null ? Errors.<RuntimeException>unchecked(error) : analysis(text, error);
+    }
+  }
+
+  private static RuntimeException analysis(String message, Throwable cause) {
     AnalysisException error =
         new AnalysisException(
             message,
             Option.empty(),
             Option.empty(),
-            Option.empty(),
+            Option.apply(cause),
             Option.empty(),
             scala.collection.immutable.Map$.MODULE$.empty(),
             new QueryContext[0]);
@@ -1216,9 +1237,10 @@ class TableWrite implements Write {
   @Override
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
-    if (!isMerge()) return inner.toBatch();
+    if (!isMerge()) return new PlainBatchWrite(inner.toBatch());
     JsonNode described = KeyedOperation.described(table, RowLevelOperation.Command.MERGE, options);
-    return table.writer(info, info.schema(), KeyedOperation.read(described)).build().toBatch();
+    Write merged = table.writer(info, info.schema(), KeyedOperation.read(described)).build();
+    return new PlainBatchWrite(merged.toBatch());
   }
 
   /**
@@ -1242,6 +1264,44 @@ class TableWrite implements Write {
   @Override
   public CustomMetric[] supportedCustomMetrics() {
     return inner.supportedCustomMetrics();
+  }
+}
+
+/** Python's write; what it says on the driver, such as that the commit is in conflict, is told plainly. */
+final class PlainBatchWrite implements BatchWrite {
+  private final BatchWrite inner;
+
+  PlainBatchWrite(BatchWrite inner) {
+    this.inner = inner;
+  }
+
+  @Override
+  public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+    return Errors.plainly(() -> inner.createBatchWriterFactory(info));
+  }
+
+  @Override
+  public boolean useCommitCoordinator() {
+    return inner.useCommitCoordinator();
+  }
+
+  @Override
+  public void onDataWriterCommit(WriterCommitMessage message) {
+    inner.onDataWriterCommit(message);
+  }
+
+  @Override
+  public void commit(WriterCommitMessage[] messages) {
+    Errors.plainly(
+        () -> {
+          inner.commit(messages);
+          return null;
+        });
+  }
+
+  @Override
+  public void abort(WriterCommitMessage[] messages) {
+    inner.abort(messages);
   }
 }
 
@@ -1372,7 +1432,7 @@ class OperationWrite implements DeltaWrite {
 
   @Override
   public DeltaBatchWrite toBatch() {
-    return new OperationBatchWrite(inner.toBatch(), written, table.schema.length());
+    return new OperationBatchWrite(new PlainBatchWrite(inner.toBatch()), written, table.schema.length());
   }
 
   @Override

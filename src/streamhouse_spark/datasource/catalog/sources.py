@@ -11,8 +11,16 @@ from streamhouse_spark.datasource.catalog.predicate_tree import Node
 from streamhouse_spark.datasource.catalog.pruning import buckets_of, file_may_match, segment_may_match
 from streamhouse_spark.datasource.catalog.scan_options import is_range
 from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pieces
-from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
-from streamhouse_spark.datasource.planning import plan_ranges
+from streamhouse_spark.datasource.pieces import (
+    BinlogPiece,
+    KeyedColumns,
+    KeyedPiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    ViewPiece,
+)
+from streamhouse_spark.datasource.planning import binlog_pieces, plan_ranges
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.log.actions import LakePair
@@ -22,7 +30,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.table import Table
-from streamhouse_spark.views import CHANGELOG, LAKE
+from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,10 @@ def sources_of(asked: Question) -> Sources:
         return Sources(asked.state, None if snapshot_id is None else _lake(asked, snapshot_id))
     if pin.suffix == CHANGELOG or is_range(options):
         return _ranges(asked)
+    if pin.suffix == BINLOG:
+        pieces = binlog_pieces(asked.state)
+        require_kept(asked.table.log, asked.state, [s for piece in pieces for s in piece.split.segments])
+        return Sources(asked.state, pieces=pieces, are_exact=False)
     if pin.suffix is not None:
         return Sources(asked.state, pieces=(ViewPiece(pin.suffix),), are_exact=False)
     return _union(asked)
@@ -70,7 +82,7 @@ def sources_of(asked: Question) -> Sources:
 
 def bucket_of(piece: Piece) -> int | None:
     match piece:
-        case LogPiece(split):
+        case LogPiece(split) | BinlogPiece(split):
             return split.bucket
         case OffsetsPiece(bucket, _):
             return bucket

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.sources import Sources, bucket_of
 from streamhouse_spark.datasource.pieces import (
+    BinlogPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
     OffsetsPiece,
     Piece,
+    StartPiece,
     ViewPiece,
     cut_pieces,
     partition_bytes,
@@ -119,7 +121,7 @@ def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schem
 def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> HotUnit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case LogPiece(split):
+        case LogPiece(split) | StartPiece(split) | BinlogPiece(split):
             return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
         case LakePiece(split, _):
             is_whole = not split.position_deletes and split.row_groups is None
