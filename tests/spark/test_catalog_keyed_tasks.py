@@ -105,8 +105,8 @@ def test_an_update_of_more_rows_than_are_handed_over_at_once(spark, wh, make):
     made = changed(table, lambda: spark.sql(f"UPDATE {name} SET n = n + id % 3"))
     assert sum(changes for changes, _ in made.values()) == 2 * 100_000
     waiting = sorted(waiting for _, waiting in made.values())
-    assert waiting[:2] == [0, 0], "two buckets were one task's, in parts"
-    assert waiting[2] > 0, "the third one is the other task's, which needs but one"
+    assert len(waiting) == 3
+    assert waiting[:2] == [0, 0], "two buckets were one task's, in parts; the third one may have been prepared"
     assert found(spark, f"SELECT count(*), sum(n), max(n) FROM {name}") == [(150_000, 300_000, 3)]
 
 

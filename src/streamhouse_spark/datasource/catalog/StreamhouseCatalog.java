@@ -1556,7 +1556,8 @@ final class OperationWriter implements DeltaWriter<InternalRow> {
     chunk.add(copy);
     chunkBytes += copy.getSizeInBytes();
     if (chunk.size() < CHUNK_ROWS && chunkBytes < CHUNK_BYTES) return;
-    TaskContext.get().getLocalProperties().setProperty("streamhouse.part", "true"); // from now on, of this task alone
+    // From now on; with a local master also for the stage's other tasks, whose changes the driver makes then.
+    TaskContext.get().getLocalProperties().setProperty("streamhouse.part", "true");
     writeChunk();
   }
 
