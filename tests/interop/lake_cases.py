@@ -15,7 +15,7 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage

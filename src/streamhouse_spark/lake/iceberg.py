@@ -26,15 +26,17 @@ from streamhouse_spark.lake.base import (
     Predicate,
     WriteContext,
 )
+from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
+from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
-from streamhouse_spark.lake.iceberg_offsets import FoundOffsets, newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
-from streamhouse_spark.lake.iceberg_place import IcebergPlace, LakeTableSpec
+from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import (
     iceberg_filter,
     plan_splits,
@@ -42,12 +44,14 @@ from streamhouse_spark.lake.iceberg_read import (
     require_snapshot,
     snapshot_schema,
 )
-from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, planned_files, write_context
-from streamhouse_spark.lake.iceberg_write import write_files
+from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_offsets, read_split, read_whole
+from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -146,8 +150,9 @@ class IcebergLake:
         offsets: OffsetRange,
         batches: Iterable[tuple[int, pa.RecordBatch]],
     ) -> list[LakeFile]:
-        files = self.place.files_at(context.lake["data_location"])
-        return write_files(context, files, self.place.world.ids, bucket, offsets, batches)
+        shape = WriteShape.from_json(context.lake)
+        files = self.place.files_at(shape.data_location)
+        return write_files(context, shape, files, self.place.world.ids, bucket, offsets, batches)
 
     def commit(
         self,

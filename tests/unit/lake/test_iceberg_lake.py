@@ -10,8 +10,8 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.types import LongType, StringType
 
-import streamhouse_spark.lake.iceberg_data_file as data_file
-import streamhouse_spark.lake.iceberg_write as write
+import streamhouse_spark.lake.bucket_files as write
+import streamhouse_spark.lake.data_file as data_file
 from interop.lake_cases import (
     EVENTS,
     EVERY_TYPE,

@@ -158,9 +158,10 @@ def _pruned(asked: Question, split: LogSplit) -> LogSplit:
 
 
 def _buckets(asked: Question) -> frozenset[int] | None:
-    key = asked.table.properties.bucket_key
+    properties = asked.table.properties
+    key = properties.bucket_key
     column = asked.state.schema.find(key[0]) if len(key) == 1 else None
-    return buckets_of(asked.node, column, asked.state.num_buckets)
+    return buckets_of(asked.node, column, asked.state.num_buckets, properties.datalake_format)
 
 
 # -- the lake ---------------------------------------------------------------------------------------------------------
