@@ -1,8 +1,8 @@
 """One row of a tablet without Arrow: its key from Python values, its columns as Python values.
 
-Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`, `log.bucketing_iceberg`
-and `kv.row_codec` have for whole columns, value by value; tests compare the two. What is rare (other key types,
-nested columns) is left to them.
+Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`,
+`log.bucketing_iceberg` and `kv.row_codec` have for whole columns, value by value; tests compare the two. What is rare
+(other key types, nested columns) is left to them.
 """
 
 from __future__ import annotations

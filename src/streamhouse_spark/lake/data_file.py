@@ -100,6 +100,26 @@ def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> lis
     return [found[name.casefold()] for name in names]
 
 
+def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
+    """Whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
+    name = location.rpartition("/")[2]
+    if not is_own_name(name):
+        return False
+    parts = _name_parts(name)
+    return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a file is one of ours that has offsets."""
+    parts = _name_parts(name)
+    return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
+
+
+def _name_parts(name: str) -> list[str]:
+    """Bucket, first offset, end of the range, and the rest, of a file of ours."""
+    return name.removeprefix("data-").split("-")
+
+
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 

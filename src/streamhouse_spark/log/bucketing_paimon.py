@@ -164,10 +164,12 @@ def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -
     """The i-th four bytes of each value, zeros behind its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
     # A value that ended needs no place: the last ones of the data would reach beyond it.
-    return words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
+    word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
+    return word
 
 
 def _short_end(words: UInt32Array, starts: Int64Array, lengths: Int64Array) -> UInt32Array:
     """Bytes four to six of a short value, and its length with the mark that it is short."""
     marked = np.clip(lengths, 0, SHORT_BYTES_MAX).astype(np.uint32) | np.uint32(0x80)
-    return (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | (marked << np.uint32(24))
+    word: UInt32Array = (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | (marked << np.uint32(24))
+    return word
