@@ -164,7 +164,7 @@ class PaimonLake:
             return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
         table = table or self._require_table(f"no snapshot {snapshot_id}")
         snapshot = table.snapshot if snapshot_id is None else self.place.snapshots.require(snapshot_id)
-        lake = table.schema if snapshot is None or snapshot_id is None else table.schemas[snapshot.schema_id]
+        lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
@@ -178,7 +178,7 @@ class PaimonLake:
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
-        lake = table.schemas[snapshot.schema_id]
+        lake = table.schema_of(snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         files = scan_files(self.place, table, snapshot, lake, statistics_of)
         return LakeScan(snapshot_id, how, tuple(files), same_by_name(table, how))

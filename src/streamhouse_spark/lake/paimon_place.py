@@ -54,6 +54,16 @@ class PaimonTable:
         found: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
         return found
 
+    def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
+        """The schema that was current when the snapshot was made. Raises `CorruptDataError`."""
+        schema = self.schemas.get(snapshot.schema_id)
+        if schema is None:
+            raise CorruptDataError(
+                f"lake table {self.location}: snapshot {snapshot.id} has schema {snapshot.schema_id}, of which there "
+                "is no file; restore it"
+            )
+        return schema
+
     def store(self, files: PaimonFiles) -> FileStoreTable:
         """Paimon's own table, for its readers and writers of metadata."""
         return store_of(self.schema, self.location, files)
