@@ -272,7 +272,7 @@ def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
         arrow = schema.column(name).type
         if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
-                f"bucket.key '{name}' has type {type_name(arrow)}, which Iceberg cannot bucket; choose a column of "
+                f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
                 "integers, decimals, text, binary, dates or timestamps",
             )
     return key

@@ -15,17 +15,22 @@ from interop.lake_cases import (
     EVENTS,
     EVERY_TYPE,
     PLAIN,
+    by_bucket,
     event_rows,
     every_type_rows,
     lake_of,
     sorted_rows,
+    tier,
     tier_numbers,
 )
+from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
+from storage.s3_server import settings_for
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.stores import storage_for
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
@@ -212,6 +217,67 @@ def test_a_table_that_another_engine_altered_is_refused(events):
     events.append(event_rows(5))
     with pytest.raises(LakeMismatchError, match="column 'value' is not in the table"):
         _tier(events)
+
+
+# -- on S3 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.s3
+def test_a_lake_on_s3(s3_server):
+    settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
+    url = f"s3://{bucket}/wh"
+    lake = lake_of(
+        storage_for(url, settings),
+        EVENTS,
+        partition_by=["day", "region"],
+        bucket_key="id",
+        num_buckets=2,
+        settings=settings,
+        lake_format="paimon",
+    )
+    rounds = [event_rows(30, seed=i) for i in range(3)]
+    for rows in rounds:
+        tier(lake, by_bucket(rows, "id", 2, "paimon"))
+    everything = sorted_rows(pa.concat_tables(rounds))
+    assert sorted_rows(lake.to_arrow(lake.plan_read())) == everything
+    in_order = pa.concat_tables([by_bucket(rows, "id", 2, "paimon")[0] for rows in rounds])
+    found = [b for _, b in lake.read_offsets(0, OffsetRange(2, in_order.num_rows - 1))]
+    assert pa.Table.from_batches(found).to_pylist() == in_order.slice(2, in_order.num_rows - 3).to_pylist()
+    stock = CatalogFactory.create(
+        {
+            "warehouse": f"{url}/lake",
+            "fs.s3.endpoint": s3_server.endpoint,
+            "fs.s3.accessKeyId": settings["s3.access-key-id"],
+            "fs.s3.accessKeySecret": settings["s3.secret-access-key"],
+            "fs.s3.region": settings["s3.region"],
+        }
+    )
+    assert sorted_rows(_read(stock.get_table("sales.orders")).cast(EVENTS.arrow)) == everything
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+def test_a_round_on_s3_survives_a_lost_acknowledgement_of_each_of_its_writes(s3_server):
+    with running_s3_proxy(s3_server) as proxy:
+        settings = settings_for(proxy.endpoint)
+        storage = storage_for(f"s3://{s3_server.new_bucket()}/wh", settings)
+        lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")
+        tier(lake, _numbered(0))
+        rounds = 1
+        while True:
+            proxy.plan = nth("PUT", rounds - 1, Fault.LOST_ACK)
+            tier(lake, _numbered(rounds))
+            rounds += 1
+            if not proxy.faults_fired:
+                break
+        proxy.plan = nothing
+        assert rounds > 7
+        assert sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
+
+
+def _numbered(round_number: int) -> pa.Table:
+    ids = range(3 * round_number, 3 * round_number + 3)
+    return pa.table({"id": ids, "name": ["x"] * 3}, schema=PLAIN.arrow)
 
 
 # -- races ------------------------------------------------------------------------------------------------------------

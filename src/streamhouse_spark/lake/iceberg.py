@@ -204,7 +204,7 @@ class IcebergLake:
         lake = snapshot_schema(table.metadata, snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         files = scan_files(table, snapshot, lake, statistics_of, self.place.spec.num_buckets)
-        return LakeScan(snapshot_id, how, files, same_by_name(table.metadata, how))
+        return LakeScan(self._described(table.metadata, snapshot), how, files, same_by_name(table.metadata, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

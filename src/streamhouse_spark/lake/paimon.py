@@ -181,7 +181,7 @@ class PaimonLake:
         lake = table.schema_of(snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         files = scan_files(self.place, table, snapshot, lake, statistics_of)
-        return LakeScan(snapshot_id, how, tuple(files), same_by_name(table, how))
+        return LakeScan(described(self.place, snapshot), how, tuple(files), same_by_name(table, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

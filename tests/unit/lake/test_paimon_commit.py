@@ -26,6 +26,7 @@ from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.paimon_commit import ATTEMPTS_MAX, Change, commit_snapshot
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_local import LocalStorage
 
@@ -433,3 +434,18 @@ def test_a_snapshot_with_what_is_not_read_here_is_refused(lake, memory):
     memory.put_if_absent(f"{PLACE}/snapshot/snapshot-2", JSON.to_json(snapshot).encode())
     with pytest.raises(LakeMismatchError, match="deleted rows"):
         lake.plan_read()
+
+
+def test_a_number_that_was_given_again_is_not_taken_for_the_recorded_snapshot(wh):
+    """Another engine rolled the lake back and committed: its snapshot has the number of one that the log recorded."""
+    table = wh.create_table("sales.orders", PLAIN.arrow, properties={"table.datalake.format": "paimon"})
+    for first in (0, 2):
+        table.append(_rows(first))
+        TieringJob(table.log, table.open_lake(), world=table.world).run(
+            run_tasks_locally(table.storage, table.settings, table.world)
+        )
+    lake = table.open_lake()
+    table.storage.delete(f"{table.state.lake_location}/snapshot/snapshot-2")
+    _foreign_commit(lake)
+    assert (lake.newest().id, lake.newest().offsets) == (2, {0: 2})
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 2, 3]

@@ -200,3 +200,23 @@ def test_the_recorded_pair_never_goes_back(events, other_process):
     newer = events.refresh().lake
     slow._record(older)
     assert events.refresh().lake == newer
+
+
+def test_a_dropped_table_leaves_no_lake(events, wh, clock):
+    events.append(event_rows(10))
+    _tier(events)
+    wh.drop_table("sales.events")
+    for _ in range(2):  # the tombstone, and a day later the files
+        clock.advance(25 * 3_600_000)
+        wh.clean_dropped()
+    assert not events.open_lake().exists()
+    assert [info.key for info in events.storage.list("lake/") if "/metadata/" not in info.key] == []
+
+
+def test_maintenance_goes_on_beside_any_lake(events, clock):
+    for i in range(3):
+        events.append(event_rows(10, seed=i))
+        _tier(events)
+    clock.advance(8 * 24 * 3_600_000)
+    assert events.maintain().trimmed_to == events.state.ends
+    assert events.to_arrow().num_rows == 30

@@ -20,7 +20,7 @@ from streamhouse_spark.log.history import require_kept
 from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
-from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import CHANGELOG, LAKE
 
@@ -97,7 +97,10 @@ def _union(asked: Question) -> Sources:
 def _of_pin(asked: Question, pin: Pin) -> Sources:
     if asked.state.primary_key:
         return _keyed(asked, pin)
-    lake = None if pin.lake is None else _lake(asked, pin.lake.snapshot_id)
+    lake = None
+    if pin.lake is not None:
+        lake = _lake(asked, pin.lake.snapshot_id)
+        require_recorded(asked.state, pin.lake, lake.snapshot)
     return Sources(asked.state, lake, _hot(asked, pin))
 
 
