@@ -130,6 +130,8 @@ class _SnapshotBuilder:
             commit_kind="OVERWRITE" if self._change.removes_all else "APPEND",
             time_millis=max(self._now_ms, parent.time_millis if parent else 0),
             watermark=parent.watermark if parent else None,
+            index_manifest=parent.index_manifest if parent else None,
+            next_row_id=parent.next_row_id if parent else None,
             properties={**self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
             uuid=self._commit_uuid,
         )

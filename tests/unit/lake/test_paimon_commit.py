@@ -434,6 +434,10 @@ def test_a_snapshot_with_what_is_not_read_here_is_refused(lake, memory):
     memory.put_if_absent(f"{PLACE}/snapshot/snapshot-2", JSON.to_json(snapshot).encode())
     with pytest.raises(LakeMismatchError, match="deleted rows"):
         lake.plan_read()
+    tier(lake, _rows(2))
+    assert lake.place.snapshots.newest().index_manifest == "index-manifest-0", "a commit does not undo the deletes"
+    with pytest.raises(LakeMismatchError, match="deleted rows"):
+        lake.commit([], expected={0: 4}, new={0: 4}, context=lake.write_context(), starts={0: 4})
 
 
 def test_a_number_that_was_given_again_is_not_taken_for_the_recorded_snapshot(wh):
