@@ -136,7 +136,8 @@ def test_no_reader_prunes_a_row_that_matches(wh, name):
 
 
 def test_a_column_added_between_rounds(wh):
-    table = wh.create_table("sales.orders", "id bigint, day date", partition_by=["day"], buckets=2, properties=PAIMON)
+    name = "sales.manifest"  # as a folder of every Paimon table is called
+    table = wh.create_table(name, "id bigint, day date", partition_by=["day"], buckets=2, properties=PAIMON)
     day = dt.date(2026, 1, 1)
     table.append([{"id": 1, "day": day}])
     _tier(table)
@@ -152,6 +153,8 @@ def test_a_column_added_between_rounds(wh):
     paimon = _stock(table)
     assert sorted_rows(_read(paimon)) == expected
     assert [f.description for f in paimon.fields] == ["the key", None, "why", None]
+    assert table.lake.metadata("schemas").num_rows == 2
+    assert table.lake.files().num_rows == 3
     assert sorted_rows(_read(_stock(table, **{"scan.snapshot-id": "1"})))[0]["id"] == 1
 
 
@@ -229,13 +232,13 @@ def test_a_lake_on_s3(s3_server):
     lake = lake_of(
         storage_for(url, settings),
         EVENTS,
-        partition_by=["day", "region"],
+        partition_by=["day"],
         bucket_key="id",
         num_buckets=2,
         settings=settings,
         lake_format="paimon",
     )
-    rounds = [event_rows(30, seed=i) for i in range(3)]
+    rounds = [event_rows(30, seed=i) for i in range(2)]
     for rows in rounds:
         tier(lake, by_bucket(rows, "id", 2, "paimon"))
     everything = sorted_rows(pa.concat_tables(rounds))
@@ -282,7 +285,7 @@ def _numbered(round_number: int) -> pa.Table:
 
 # -- races ------------------------------------------------------------------------------------------------------------
 
-ROUNDS = 120
+ROUNDS = 100
 ROWS = 2
 
 

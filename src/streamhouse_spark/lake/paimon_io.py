@@ -19,7 +19,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Snap
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.files import StorageFiles
 
-MANIFEST_FOLDER = "/manifest/"
+MANIFEST_FOLDER = "manifest"
 
 
 class PaimonFiles(FileIO):  # type: ignore[misc]
@@ -43,7 +43,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
             raise CorruptDataError(
                 f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it"
             )
-        return io.BytesIO(whole_avro(data, path) if MANIFEST_FOLDER in path else data)
+        return io.BytesIO(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data)
 
     def new_output_stream(self, path: str) -> io.BytesIO:
         return _Kept(self.written, path)
