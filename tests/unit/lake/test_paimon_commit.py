@@ -453,3 +453,9 @@ def test_a_number_that_was_given_again_is_not_taken_for_the_recorded_snapshot(wh
     _foreign_commit(lake)
     assert (lake.newest().id, lake.newest().offsets) == (2, {0: 2})
     assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 2, 3]
+    for use in (
+        lambda: TieringJob(table.log, lake, world=table.world).run(lambda tasks: []),
+        table.maintain,
+    ):
+        with pytest.raises(LakeRolledBackError):
+            use()
