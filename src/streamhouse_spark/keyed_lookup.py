@@ -19,7 +19,7 @@ from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_pr
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.value_format import UnknownSchemaError
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key

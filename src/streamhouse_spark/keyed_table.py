@@ -26,7 +26,7 @@ from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, parse_properties

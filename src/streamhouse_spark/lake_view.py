@@ -13,6 +13,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.base import LakePlan, LakeSnapshot, LakeTable
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.projection import Projection, parse_filter
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def open_lake(table: Table) -> LakeTable:
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog."""
-    if any(name.startswith("lake.") for name in settings) or not storage.list_names(f"{state.lake_location}/"):
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    is_outside = properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings)
+    if is_outside or not storage.list_names(f"{state.lake_location}/"):
         return
     from streamhouse_spark.lake.open import open_lake_table
 

@@ -155,7 +155,11 @@ def tiering_claim_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}tiering-claim.json"
 
 
-def lake_location(path: TablePath, table_uuid: str, *, taken: bool) -> str:
-    """Where a table's lake table lies: ``lake/<database>/<table>``, with a short uuid where that place is taken."""
+def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:
+    """Where a table's lake table lies: ``lake/<database>/<table>``, with a short uuid where that place is taken.
+
+    Paimon's catalogs of files look for databases in folders that end with ``.db``.
+    """
     name = f"{path.table}-{table_uuid[:8]}" if taken else path.table
-    return f"{LAKE_PREFIX}{path.database}/{name}"
+    database = f"{path.database}.db" if lake_format == "paimon" else path.database
+    return f"{LAKE_PREFIX}{database}/{name}"

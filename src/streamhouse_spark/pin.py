@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import KvSnapshot, LakePair
 from streamhouse_spark.log.retention import effective_times_ms
 from streamhouse_spark.log.scan import hot_range
@@ -48,6 +49,19 @@ def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
     else:
         ranges = {bucket: hot_range(log, pair.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
     return Pin(state, pair, {b: r for b, r in ranges.items() if r})
+
+
+def require_recorded(state: TableState, pair: LakePair, found: LakeSnapshot | None) -> None:
+    """The snapshot of this number is the one that was recorded: Paimon gives numbers again that were rolled back.
+
+    Raises `SnapshotExpiredError`, on which readers look for another.
+    """
+    if found is not None and same_offsets(found.offsets, pair.offsets) and same_offsets(found.starts, pair.starts):
+        return
+    raise SnapshotExpiredError(
+        f"{state.name}: lake snapshot {pair.snapshot_id} holds {dict(found.offsets) if found else 'nothing'}, when it "
+        f"was recorded it held {dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
+    )
 
 
 def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:

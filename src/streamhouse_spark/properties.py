@@ -17,11 +17,13 @@ from streamhouse_spark import values
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import is_unicode
+from streamhouse_spark.paimon_limits import check_paimon_columns
 from streamhouse_spark.schema import TableSchema
 
 BUCKET_COUNT_MAX: Final = 4096
 
 Compression = Literal["none", "lz4", "zstd"]
+LakeFormat = Literal["iceberg", "paimon"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class TableProperties:
     creation."""
     datalake_enabled: bool = True
     """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
-    datalake_format: Literal["iceberg"] = "iceberg"
-    """``table.datalake.format``: the format of the lake table. Fixed at creation."""
+    datalake_format: LakeFormat = "iceberg"
+    """``table.datalake.format``: the format of the lake table, ``iceberg`` or ``paimon``, whose hash also gives the
+    buckets. Fixed at creation."""
     datalake_freshness_ms: int = 180_000
     """``table.datalake.freshness``: how far the lake may lie behind the log while the tiering service runs."""
     datalake_auto_compaction: bool = False
@@ -98,6 +101,7 @@ _KNOWN: Final = (
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
 )
+_LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
 _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
 
 
@@ -128,15 +132,17 @@ def parse_properties(
     bucket_key = _bucket_key(get("bucket.key", ""), schema)
     if primary_key and not set(bucket_key) <= set(primary_key):
         values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
-    if (lake_format := get("table.datalake.format", "iceberg").strip().lower()) != "iceberg":
-        values.reject("table.datalake.format", lake_format, "iceberg, the only lake format so far")
+    lake_format = get("table.datalake.format", default.datalake_format).strip().lower()
+    if lake_format not in _LAKE_FORMATS:
+        values.reject("table.datalake.format", lake_format, "iceberg or paimon")
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
-    return TableProperties(
+    parsed = TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
         datalake_enabled=_bool(properties, "table.datalake.enabled", default=default.datalake_enabled),
+        datalake_format=_LAKE_FORMATS[lake_format],
         datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
         datalake_auto_compaction=_bool(
             properties,
@@ -154,6 +160,24 @@ def parse_properties(
         comment=get("comment"),
         primary_key=primary_key,
     )
+    if parsed.datalake_format == "paimon":
+        _require_built(parsed)
+        check_paimon_columns(schema, partitions, bucket_key)
+    return parsed
+
+
+def _require_built(properties: TableProperties) -> None:
+    """Refuse what a Paimon lake does not have yet, rather than find out when the table is tiered."""
+    not_built = {
+        PRIMARY_KEY: bool(properties.primary_key),
+        "table.datalake.auto-compaction": properties.datalake_auto_compaction,
+        "table.datalake.auto-expire-snapshot": properties.datalake_auto_expire_snapshot,
+    }
+    for name, is_asked in not_built.items():
+        if is_asked:
+            raise InvalidOptionError(
+                f"{name} is not built yet for tables with table.datalake.format=paimon; leave it out, or use iceberg"
+            )
 
 
 def is_keyed_property(name: str) -> bool:
@@ -248,7 +272,7 @@ def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
         arrow = schema.column(name).type
         if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
-                f"bucket.key '{name}' has type {type_name(arrow)}, which Iceberg cannot bucket; choose a column of "
+                f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
                 "integers, decimals, text, binary, dates or timestamps",
             )
     return key

@@ -47,8 +47,8 @@ class TableStaging:
             )
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
-                routing = Routing(state.num_buckets, key[0] if key else None)
+                properties = parse_properties(state.properties, state.schema, state.partition_by)
+                routing = Routing.of(state.num_buckets, properties)
                 stager = Stager(table.storage, table.uuid, table.segment_shape(state), routing, table.world)
                 self._known = (state.schema_id, state.properties, stager)
             return self._known[2]

@@ -21,7 +21,7 @@ from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.pin import Pin, pin_newest
+from streamhouse_spark.pin import Pin, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 
@@ -81,6 +81,7 @@ def _read_lake(table: Table, pair: LakePair, projection: Projection) -> pa.Table
         predicates=projection.predicates,
         schema=table.state.schema,
     )
+    require_recorded(table.state, pair, plan.snapshot)
     return projection.finish(lake.to_arrow(plan, filter=projection.filter))
 
 

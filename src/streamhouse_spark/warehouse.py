@@ -386,5 +386,6 @@ def _check_comment(what: str, comment: object) -> None:
 
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
-    location = lake_location(path, uuid, taken=taken)
+    lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
+    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
     return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

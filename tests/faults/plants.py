@@ -10,7 +10,7 @@ from unittest import mock
 
 from streamhouse_spark import pin
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, tiering
+from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, tiering
 from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import write_checkpoint
@@ -278,7 +278,7 @@ def union_begins_one_offset_before_the_lakes_end() -> Iterator[None]:
 
 @plant
 def lake_commits_are_not_fenced_by_offsets() -> Iterator[None]:
-    with patched((iceberg_round, "_require_offsets", lambda *_: None)):
+    with patched((iceberg_round, "require_offsets", lambda *_: None)):
         yield
 
 
@@ -298,7 +298,7 @@ def lake_snapshots_count_by_where_they_end() -> Iterator[None]:
 @plant
 def rounds_do_not_notice_a_truncation() -> Iterator[None]:
     with patched(
-        (iceberg_round, "_require_offsets", lambda *_: None),
+        (iceberg_round, "require_offsets", lambda *_: None),
         (tiering.TieringJob, "_require_not_truncated_since", lambda *_: None),
     ):
         yield
@@ -307,6 +307,12 @@ def rounds_do_not_notice_a_truncation() -> Iterator[None]:
 @plant
 def lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
     with patched((iceberg_snapshot.SnapshotBuilder, "_emptied", lambda _, manifests: (manifests, []))):
+        yield
+
+
+@plant
+def paimon_lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
+    with patched((paimon_commit._SnapshotBuilder, "_removed", lambda _: [])):
         yield
 
 
@@ -388,7 +394,7 @@ def log_does_not_say_what_the_lake_holds_after_a_crash() -> Iterator[None]:
     with patched(
         (tiering, "plan_tiering", plan),
         (tiering.TieringJob, "_refreshed", remember),
-        (iceberg_round, "_require_dense", require_dense),
+        (iceberg_round, "require_dense", require_dense),
     ):
         yield
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ HOUR_MS = 3_600_000
 LARGE = 70_000
 NO_LAKE = {"table.datalake.enabled": "false"}
 LAKE = {"table.datalake.enabled": "true"}
+PAIMON = {**LAKE, "table.datalake.format": "paimon"}
 
 
 @dataclass
@@ -100,7 +101,7 @@ class Run:
             self.table = self.warehouse.table(self.name)
         return self.table
 
-    def create(self, *, buckets: int = 2, properties: dict[str, str] | None = None, key: bool = True) -> Table:
+    def create(self, *, buckets: int = 2, properties: Mapping[str, str] | None = None, key: bool = True) -> Table:
         texts = {**NO_LAKE, **({"bucket.key": "id"} if key else {}), **(properties or {})}
         self.table = self.warehouse.create_table(NAME, SCHEMA, buckets=buckets, properties=texts)
         return self.table
@@ -539,10 +540,11 @@ class TierFirst(Scenario):
     """The round that makes the lake table."""
 
     name = "tier the first rows"
+    lake: Mapping[str, str] = LAKE
     is_sequential = False  # files of the lake are looked at by several threads
 
     def setup(self, run: Run) -> None:
-        run.create(properties=LAKE)
+        run.create(properties=self.lake)
         run.append()
 
     def work(self, run: Run) -> None:
@@ -566,7 +568,7 @@ class TierAndTrim(TierFirst):
     is_sequential = False
 
     def setup(self, run: Run) -> None:
-        run.create(properties={**LAKE, "table.log.ttl": "1h"})
+        run.create(properties={**self.lake, "table.log.ttl": "1h"})
         run.append()
         run.tier()
         run.append()
@@ -589,7 +591,7 @@ class TierTruncated(TierFirst):
     name = "truncate and tier"
 
     def setup(self, run: Run) -> None:
-        run.create(properties={**LAKE, "table.log.ttl": "1h"})
+        run.create(properties={**self.lake, "table.log.ttl": "1h"})
         run.append()
         run.tier()
         run.append()
@@ -646,7 +648,7 @@ class TierAddedColumn(TierFirst):
     name = "add a column and tier"
 
     def setup(self, run: Run) -> None:
-        run.create(properties=LAKE)
+        run.create(properties=self.lake)
         run.append()
         run.tier()
         run.append()
@@ -667,6 +669,23 @@ class TierAddedColumn(TierFirst):
     def check(self, run: Run) -> None:
         super().check(run)
         assert run.open().lake.to_arrow().column_names == ["id", "text", added_column(0)]
+
+
+class TierFirstOnPaimon(TierFirst):
+    name = "tier the first rows into Paimon"
+    lake = PAIMON
+
+
+class TierTruncatedOnPaimon(TierTruncated):
+    name = "truncate and tier in Paimon"
+    lake = PAIMON
+    tested_methods = ("put_if_absent", "put")
+
+
+class TierAddedColumnOnPaimon(TierAddedColumn):
+    name = "add a column and tier in Paimon"
+    lake = PAIMON
+    tested_methods = ("put_if_absent",)
 
 
 class CompactLake(TierFirst):
@@ -789,6 +808,9 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierAddedColumn,
     TierTruncated,
     TierOverwritten,
+    TierFirstOnPaimon,
+    TierTruncatedOnPaimon,
+    TierAddedColumnOnPaimon,
     CompactLake,
     CleanDropped,
     ReadWhileTiering,

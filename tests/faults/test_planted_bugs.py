@@ -223,6 +223,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "lake_snapshots_count_by_where_they_end": truncate_and_tier,
     "rounds_do_not_notice_a_truncation": lambda: il.check_interleavings("tier", "truncates and tiers", every=3),
     "lake_keeps_its_files_when_the_table_is_truncated": sweeping(sc.TierTruncated, "crash after"),
+    "paimon_lake_keeps_its_files_when_the_table_is_truncated": sweeping(sc.TierTruncatedOnPaimon, "crash after"),
     "lake_is_not_emptied_without_new_rows": truncate_and_tier,
     "overwrite_takes_two_records": sweeping(sc.Overwrite, "crash after"),
     "truncation_is_planned_once": interleaving("truncate", "appends"),

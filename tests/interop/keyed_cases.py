@@ -16,7 +16,7 @@ from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
 from streamhouse_spark.log.actions import Append, Create, SetSchema
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment_writer import SegmentShape, stage_inline

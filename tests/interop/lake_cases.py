@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot
-from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.paimon import PaimonLake
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.model import OffsetRange, TablePath
+from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
@@ -111,24 +114,29 @@ def lake_of(
     world: World | None = None,
     table_uuid: str = TABLE_UUID,
     target_file_bytes: int = 128 << 20,
-) -> IcebergLake:
+    lake_format: LakeFormat = "iceberg",
+) -> Any:
+    """The lake table of ``sales.orders``, as the format has it."""
     spec = LakeTableSpec(
         table_uuid=table_uuid,
         path=TablePath("sales", "orders"),
-        location="lake/sales/orders",
+        location="lake/sales.db/orders" if lake_format == "paimon" else "lake/sales/orders",
         schema=schema,
         partition_by=tuple(partition_by),
         bucket_key=(bucket_key,) if bucket_key else (),
         num_buckets=num_buckets,
         target_file_bytes=target_file_bytes,
     )
-    return IcebergLake(storage, spec, settings=settings, world=world)
+    lake = PaimonLake if lake_format == "paimon" else IcebergLake
+    return lake(storage, spec, settings=settings, world=world)
 
 
-def by_bucket(rows: pa.Table, key: str | None, num_buckets: int) -> dict[int, pa.Table]:
+def by_bucket(
+    rows: pa.Table, key: str | None, num_buckets: int, lake_format: LakeFormat = "iceberg"
+) -> dict[int, pa.Table]:
     if key is None:
         return {0: rows}
-    buckets = iceberg_buckets(rows[key], num_buckets)
+    buckets = buckets_of(rows[key], num_buckets, lake_format)
     return {b: rows.filter(pa.array(buckets == b)) for b in range(num_buckets) if (buckets == b).any()}
 
 
@@ -139,7 +147,7 @@ def batches_from(base_offset: int, rows: pa.Table, batch_rows: int = 7) -> Itera
 
 
 def write_round(
-    lake: IcebergLake, rows: Mapping[int, pa.Table], expected: Mapping[int, int], batch_rows: int = 7
+    lake: LakeTable, rows: Mapping[int, pa.Table], expected: Mapping[int, int], batch_rows: int = 7
 ) -> tuple[list[LakeFile], dict[int, int]]:
     """Write the files of one round that begins at ``expected``; returns them and the offsets behind it."""
     context = lake.write_context()
@@ -152,7 +160,7 @@ def write_round(
     return files, new
 
 
-def tier(lake: IcebergLake, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnapshot:
+def tier(lake: LakeTable, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnapshot:
     """One whole round on top of what the lake holds."""
     lake.create_or_adopt()
     newest = lake.newest()
@@ -167,9 +175,11 @@ def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=repr)
 
 
-def tier_numbers(root: str, num_rounds: int, rows_per_round: int) -> None:
+def tier_numbers(
+    root: str, num_rounds: int, rows_per_round: int, lake_format: LakeFormat = "iceberg", *, fsync: bool = True
+) -> None:
     """Win ``num_rounds`` rounds of a table whose row at offset n has the id n, against whoever else tries."""
-    lake = lake_of(LocalStorage(root))
+    lake = lake_of(LocalStorage(root, fsync=fsync), lake_format=lake_format)
     lake.create_or_adopt()
     won = 0
     while won < num_rounds:

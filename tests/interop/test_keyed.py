@@ -77,7 +77,7 @@ def test_larger_files_and_more_deletes_than_a_page(duck, tmp_path):
     table = KeyedTable(storage, sim_world())
     path = str(tmp_path / "wh/lake/d/t")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamhouse_spark.lake.iceberg_data_file.ROW_GROUP_ROWS_MAX", 10_000)
+        patch.setattr("streamhouse_spark.lake.data_file.ROW_GROUP_ROWS_MAX", 10_000)
         table.change([(i, f"name-{i}", 0) for i in range(60_000)])
         table.tier()
         for step in (7, 11):

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg import types as ice
 from pyiceberg.transforms import BucketTransform
 
-from streamhouse_spark.log.bucketing import iceberg_buckets, is_bucketable
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets, is_bucketable
 
 ROWS = 2_000
 EPOCH = dt.datetime(1970, 1, 1)

@@ -16,6 +16,9 @@ SCHEMA = TableSchema.of(
 )
 
 
+PAIMON = {"table.datalake.format": "paimon"}
+
+
 def refused(properties, partition_by=()):
     with pytest.raises(InvalidOptionError) as error:
         parse_properties(properties, SCHEMA, partition_by)
@@ -89,9 +92,9 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"bucket.num": "0"}, "bucket.num is '0', expected a whole number from 1 to 4096"),
         ({"bucket.num": "4097"}, "from 1 to 4096"),
         ({"bucket.num": "four"}, "bucket.num is 'four'"),
-        ({"bucket.key": "price"}, "has type double, which Iceberg cannot bucket"),
-        ({"bucket.key": "ok"}, "has type boolean, which Iceberg cannot bucket"),
-        ({"bucket.key": "tags"}, "has type array<int>, which Iceberg cannot bucket"),
+        ({"bucket.key": "price"}, "has type double, which cannot be bucketed"),
+        ({"bucket.key": "ok"}, "has type boolean, which cannot be bucketed"),
+        ({"bucket.key": "tags"}, "has type array<int>, which cannot be bucketed"),
         ({"bucket.key": "id,name"}, "expected one column"),
         ({"bucket.key": "id,ID"}, "column 'id' is there twice"),
         ({"primary.key": "id", "bucket.key": "name"}, "expected a column of the primary key id"),
@@ -99,7 +102,10 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"table.merge-engine": "first_row"}, "tables with a primary key"),
         ({"table.merge-engine.versioned.ver-column": "id"}, "tables with a primary key"),
         ({"fields.price.agg": "sum"}, "tables with a primary key"),
-        ({"table.datalake.format": "paimon"}, "'paimon', expected iceberg, the only lake format so far"),
+        ({"table.datalake.format": "hudi"}, "'hudi', expected iceberg or paimon"),
+        ({**PAIMON, "primary.key": "id"}, "primary.key is not built yet for tables with table.datalake.format=paimon"),
+        ({**PAIMON, "table.datalake.auto-compaction": "true"}, "table.datalake.auto-compaction is not built yet"),
+        ({**PAIMON, "table.datalake.auto-expire-snapshot": "true"}, "auto-expire-snapshot is not built yet"),
         ({"table.datalake.freshness": "soon"}, "table.datalake.freshness is 'soon', expected a duration"),
         ({"table.log.arrow.compression.type": "gzip"}, "expected none, lz4 or zstd"),
         ({"table.statistics.columns": "ok"}, "'ok' of type boolean, which has no minimum and maximum"),

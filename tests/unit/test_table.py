@@ -23,7 +23,7 @@ from streamhouse_spark.errors import (
     StorageError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.record import RECORD_BYTES_MAX
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, segments_prefix

@@ -12,7 +12,7 @@ from streamhouse_spark.lake.base import LakePlan
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.pin import Pin, pin_newest
+from streamhouse_spark.pin import Pin, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.table import Table
 from streamhouse_spark.union_read import read_keyed
@@ -76,12 +76,14 @@ def _union(table: Table, projection: Projection) -> Iterator[pa.Table]:
 
 def _lake_plan(table: Table, pin: Pin, projection: Projection) -> LakePlan:
     assert pin.lake is not None
-    return table.open_lake().plan_read(
+    plan = table.open_lake().plan_read(
         snapshot_id=pin.lake.snapshot_id,
         columns=projection.read_columns,
         predicates=projection.predicates,
         schema=table.state.schema,
     )
+    require_recorded(pin.state, pin.lake, plan.snapshot)
+    return plan
 
 
 def _lake_only(table: Table, projection: Projection) -> Iterator[pa.Table]:

@@ -20,7 +20,7 @@ from streamhouse_spark.lake.base import LakePlan
 from streamhouse_spark.log.scan import plan_range, require_not_truncated, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -56,6 +56,7 @@ def _plan_pin(table: Table, pin: Pin, columns: Sequence[str]) -> ReadPlan:
         plan = table.open_lake().plan_read(
             snapshot_id=pin.lake.snapshot_id, columns=schema.names, schema=pin.state.schema
         )
+        require_recorded(pin.state, pin.lake, plan.snapshot)
         projection = plan.projection
         pieces.extend(LakePiece(split) for split in plan.splits)
     pieces.extend(LogPiece(plan_range(pin.state, bucket, offsets)) for bucket, offsets in pin.hot.items())

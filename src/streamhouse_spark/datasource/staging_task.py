@@ -50,8 +50,8 @@ class StagingPlan:
 
     @classmethod
     def of(cls, connection: Connection, table: Table) -> StagingPlan:
-        state, key = table.state, table.properties.bucket_key
-        routing = Routing(state.num_buckets, key[0] if key else None)
+        state = table.state
+        routing = Routing.of(state.num_buckets, table.properties)
         return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(state), routing)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:

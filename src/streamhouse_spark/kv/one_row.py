@@ -1,8 +1,8 @@
 """One row of a tablet without Arrow: its key from Python values, its columns as Python values.
 
-Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`, `log.bucketing`
-and `kv.row_codec` have for whole columns, value by value; tests compare the two. What is rare (other key types,
-nested columns) is left to them.
+Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`,
+`log.bucketing_iceberg` and `kv.row_codec` have for whole columns, value by value; tests compare the two. What is rare
+(other key types, nested columns) is left to them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """The hash of `streamhouse_spark.log.bucketing`."""
+    """The hash of `streamhouse_spark.log.bucketing_iceberg`."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mixed(word)

@@ -45,7 +45,7 @@ from pyiceberg.view import View
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
-from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:

@@ -26,15 +26,16 @@ from streamhouse_spark.lake.base import (
     Predicate,
     WriteContext,
 )
+from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
+from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
-from streamhouse_spark.lake.iceberg_offsets import FoundOffsets, newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
-from streamhouse_spark.lake.iceberg_place import IcebergPlace, LakeTableSpec
+from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import (
     iceberg_filter,
     plan_splits,
@@ -42,12 +43,14 @@ from streamhouse_spark.lake.iceberg_read import (
     require_snapshot,
     snapshot_schema,
 )
-from streamhouse_spark.lake.iceberg_round import LogRange, commit_round, planned_files, write_context
-from streamhouse_spark.lake.iceberg_write import write_files
+from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
-from streamhouse_spark.lake.parallel import in_parallel
-from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_offsets, read_split, read_whole
+from streamhouse_spark.lake.offsets import FoundOffsets
+from streamhouse_spark.lake.parquet_read import read_split
+from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
+from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -68,6 +71,10 @@ class IcebergLake:
         world: World | None = None,
     ) -> None:
         self.place = IcebergPlace(storage, spec, settings=settings, world=world)
+
+    @property
+    def is_maintained(self) -> bool:
+        return True
 
     def with_schema(self, schema: TableSchema) -> IcebergLake:
         if schema == self.place.spec.schema:
@@ -146,8 +153,9 @@ class IcebergLake:
         offsets: OffsetRange,
         batches: Iterable[tuple[int, pa.RecordBatch]],
     ) -> list[LakeFile]:
-        files = self.place.files_at(context.lake["data_location"])
-        return write_files(context, files, self.place.world.ids, bucket, offsets, batches)
+        shape = WriteShape.from_json(context.lake)
+        files = self.place.files_at(shape.data_location)
+        return write_files(context, shape, files, self.place.world.ids, bucket, offsets, batches)
 
     def commit(
         self,
@@ -173,7 +181,7 @@ class IcebergLake:
     ) -> LakePlan:
         table = self.place.find()
         if table is None and snapshot_id is None:
-            return LakePlan(None, _identity_projection(schema or self.place.spec.schema, columns), ())
+            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
         if table is None:
             raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
         metadata = table.metadata
@@ -196,7 +204,7 @@ class IcebergLake:
         lake = snapshot_schema(table.metadata, snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         files = scan_files(table, snapshot, lake, statistics_of, self.place.spec.num_buckets)
-        return LakeScan(snapshot_id, how, files, same_by_name(table.metadata, how))
+        return LakeScan(self._described(table.metadata, snapshot), how, files, same_by_name(table.metadata, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
@@ -204,12 +212,7 @@ class IcebergLake:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
     def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-        def read(split: LakeSplit) -> pa.Table:
-            return read_whole(self.place.files_at(split.location), split, plan.projection, filter=filter)
-
-        tables = list(in_parallel(read, plan.splits))
-        empty = plan.projection.schema.arrow.empty_table()
-        return pa.concat_tables(tables) if tables else empty
+        return read_plan(self.place.files_at, plan, filter=filter)
 
     def read_offsets(
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
@@ -221,15 +224,7 @@ class IcebergLake:
                 "failOnDataLoss=false to skip them"
             )
         plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
-        splits = [s for s in plan.splits if not s.position_deletes and _may_hold(s.location, bucket, wanted)]
-        locations = list(dict.fromkeys(split.location for split in splits))
-
-        def footer(location: str) -> OffsetFile | None:
-            return offset_file(self.place.files_at(location), location, self.place.spec.table_uuid)
-
-        found = [file for file in in_parallel(footer, locations) if file is not None]
-        files = self.place.files_at(locations[0]) if locations else StorageFiles(self.place.storage)
-        return read_offsets(files, found, bucket, wanted, plan.projection)
+        return read_log_range(self.place.files_at, plan, self.place.spec.table_uuid, bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()
@@ -273,16 +268,3 @@ def _snapshot(snapshot: Snapshot, found: FoundOffsets | None) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     return LakeSnapshot(snapshot.snapshot_id, dict(found.offsets), snapshot.timestamp_ms, dict(found.starts))
-
-
-def _may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
-    """Whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
-    parts = location.rpartition("/")[2].split("-")
-    if len(parts) != 4 or not all(part.isdigit() for part in parts[:3]):
-        return False
-    return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
-
-
-def _identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
-    wanted = schema if columns is None else schema.select(columns)
-    return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)

@@ -18,9 +18,11 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.base import CompactReport, LakeFile, WriteContext
+from streamhouse_spark.lake.bucket_files import write_rows
+from streamhouse_spark.lake.data_file import is_keyed_file
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
-from streamhouse_spark.lake.iceberg_data_file import WriteShape, is_keyed_file
+from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_live import live_file
 from streamhouse_spark.lake.iceberg_maintain import carried_offsets, require_known_columns
@@ -35,7 +37,6 @@ from streamhouse_spark.lake.iceberg_round import (
 )
 from streamhouse_spark.lake.iceberg_schema import bucket_of
 from streamhouse_spark.lake.iceberg_snapshot import Change
-from streamhouse_spark.lake.iceberg_write import write_rows
 from streamhouse_spark.lake.key_merge import MergedRows
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.model import OffsetRange
@@ -172,14 +173,15 @@ def _rewritten(
     """
     how = projection(table.schema(), place.spec.schema, None, place.spec.schema)
     files = place.files_at(context.lake["data_location"])
-    key_ids = WriteShape.from_json(context.lake).field_ids(context.primary_key)
+    shape = WriteShape.from_json(context.lake)
+    key_ids = shape.field_ids(context.primary_key)
     held = newest_offsets(table.metadata, place.spec.table_uuid)
     added: list[LakeFile] = []
     num_read = 0
     for group in groups:
         offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
         merged = MergedRows(files, group.files, how, key_ids, context.key_places)
-        written = write_rows(context, files, place.world.ids, group.bucket, offsets, merged.batches())
+        written = write_rows(context, shape, files, place.world.ids, group.bucket, offsets, merged.batches())
         if sum(file.num_rows for file in written) != merged.num_given:
             raise CommitConflictError(
                 f"lake table {table.location()}: merging wrote other rows than it read; try again"

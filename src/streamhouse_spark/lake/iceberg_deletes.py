@@ -45,7 +45,7 @@ def write_deletes(
 
     Its bounds say which data file it is about, so that readers of others need not open it. Durable when this returns.
     """
-    directory = shape.directory(file.partition) if file.spec_id == shape.spec.spec_id else shape.data_location
+    directory = shape.directory(file.partition, bucket) if file.spec_id == shape.spec.spec_id else shape.data_location
     location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)

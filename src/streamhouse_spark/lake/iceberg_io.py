@@ -19,10 +19,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
-AVRO_SYNC_BYTES = 16
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
 """What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
 CATALOG_SETTINGS = "lake.iceberg.catalog."
@@ -109,47 +109,10 @@ class _StorageInput(InputFile):
     def open(self, seekable: bool = True) -> InputStream:
         try:
             if self._key.endswith(".avro"):
-                return io.BytesIO(_whole_avro(self._files.storage.read(self._key), self.location))
+                return io.BytesIO(whole_avro(self._files.storage.read(self._key), self.location))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:
             raise FileNotFoundError(str(error)) from error
-
-
-def _whole_avro(data: bytes, location: str) -> bytes:
-    """The bytes, if they end where an Avro block does: pyiceberg would read a cut manifest as one with fewer files."""
-    marker = data[_avro_header_end(data) - AVRO_SYNC_BYTES :][:AVRO_SYNC_BYTES]
-    if len(marker) != AVRO_SYNC_BYTES or not data.endswith(marker):
-        raise CorruptDataError(f"lake file {location} is cut off after {len(data)} bytes; restore it")
-    return data
-
-
-def _avro_header_end(data: bytes) -> int:
-    """Where the header ends: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if that is cut."""
-    position = 4
-    while True:
-        count, position = _avro_long(data, position)
-        if count < 0:  # the block's size follows
-            _, position = _avro_long(data, position)
-        if count == 0 or position >= len(data):
-            return position + AVRO_SYNC_BYTES
-        for _ in range(2 * abs(count)):
-            size_bytes, position = _avro_long(data, position)
-            position += max(size_bytes, 0)
-            if position >= len(data):
-                return position + AVRO_SYNC_BYTES
-
-
-def _avro_long(data: bytes, position: int) -> tuple[int, int]:
-    """A variable-length zigzag integer and the position behind it; 0 where the data ends."""
-    value = shift = 0
-    while position < len(data):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-    return 0, position
 
 
 class _StorageOutput(OutputFile):

@@ -17,12 +17,12 @@ from streamhouse_spark.clock import Ids
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.bucket_files import write_rows
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_deletes import write_deletes
 from streamhouse_spark.lake.iceberg_live import KeyedFilter
 from streamhouse_spark.lake.iceberg_read import projection
-from streamhouse_spark.lake.iceberg_write import write_rows
 from streamhouse_spark.lake.key_lookup import find_rows
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parallel import in_parallel
@@ -51,7 +51,7 @@ def write_changes(
     tail = Tail.of(_seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_places, sort=True)
     files = files_at(shape.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
-    written = write_rows(context, files, ids, bucket, offsets, rows)
+    written = write_rows(context, shape, files, ids, bucket, offsets, rows)
     how = key_projection(context, shape)
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
     probe = chosen.probe()

@@ -92,7 +92,7 @@ class KeyedFilter:
         for position, (name, values) in self._partitions.items():
             field_type = self._shape.partition_types[position]
             distinct = rows.column(name).unique()
-            found = (internal_value(distinct, index) for index in range(len(distinct)))
+            found = (internal_value(value) for value in distinct)
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
 
     def probe(self) -> KeyProbe | None:

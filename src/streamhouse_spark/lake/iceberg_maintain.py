@@ -26,22 +26,17 @@ from streamhouse_spark.lake.base import (
     LakeSplit,
     WriteContext,
 )
+from streamhouse_spark.lake.bucket_files import rewrite_files
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg_offsets import (
-    OFFSETS_PROPERTY,
-    TABLE_UUID_PROPERTY,
-    ancestors,
-    newest_offsets,
-    offsets_text,
-)
+from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
-from streamhouse_spark.lake.iceberg_write import rewrite_files
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange
 
@@ -171,7 +166,8 @@ def merge_group(
                 yield file, batch
 
     offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
-    return rewrite_files(context, files, ids, group.bucket, offsets, batches())
+    shape = WriteShape.from_json(context.lake)
+    return rewrite_files(context, shape, files, ids, group.bucket, offsets, batches())
 
 
 def compaction_change(

@@ -6,41 +6,14 @@ snapshot with offsets; it counts only where an expiry cut the chain before any o
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import COMMIT_USER, NEVER_TRUNCATED
-
-OFFSETS_PROPERTY = "streamhouse-offsets"
-USER_PROPERTY = "commit-user"
-COMMIT_PROPERTY = "streamhouse-commit"
-OFFSETS_VERSION = 1
-TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
-"""Property of the lake table: whose it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundOffsets:
-    offsets: Mapping[int, int]
-    snapshot_id: int
-    starts: Mapping[int, int] = field(default_factory=dict)
-    """Where the table began, by its last truncation."""
-
-
-def offsets_text(table_uuid: str, offsets: Mapping[int, int], starts: Mapping[int, int] = NEVER_TRUNCATED) -> str:
-    value: dict[str, object] = {
-        "version": OFFSETS_VERSION,
-        "table_uuid": table_uuid,
-        "offsets": {str(bucket): offset for bucket, offset in sorted(offsets.items())},
-    }
-    if starts:
-        value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
-    return json.dumps(value, separators=(",", ":"))
+from streamhouse_spark.errors import LakeRolledBackError
+from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
 
 
 def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
@@ -107,24 +80,4 @@ def _sequence(snapshot: Snapshot) -> int:
 
 def _own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
-    if text is None:
-        return None
-    where = f"snapshot {snapshot.snapshot_id} of lake table {location}"
-    try:
-        value = json.loads(text)
-        version, owner = value["version"], value["table_uuid"]
-        offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
-        starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
-    if version != OFFSETS_VERSION:
-        raise FormatVersionError(
-            f"the offsets of {where} have format version {version}, this version reads {OFFSETS_VERSION}; "
-            "upgrade streamhouse-spark"
-        )
-    if owner != table_uuid:
-        raise LakeMismatchError(
-            f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
-            "give this one another lake location"
-        )
-    return FoundOffsets(offsets, snapshot.snapshot_id, starts)
+    return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)

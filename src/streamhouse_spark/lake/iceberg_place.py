@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
@@ -25,14 +25,13 @@ from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.iceberg_evolve import commit_schema, evolved_schema
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
-from streamhouse_spark.lake.iceberg_offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
-from streamhouse_spark.model import TablePath
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
 from streamhouse_spark.paths import LAKE_PREFIX
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
-TARGET_FILE_BYTES = 128 << 20
 ATTEMPTS_MAX = 5
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -45,23 +44,6 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.target-file-size-bytes": str(TARGET_FILE_BYTES),
     "gc.enabled": "true",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LakeTableSpec:
-    """What the lake table of a streamhouse table has to be."""
-
-    table_uuid: str
-    path: TablePath
-    location: str
-    """Key of the lake table's place in the warehouse, ``lake/<database>/<table>``."""
-    schema: TableSchema
-    partition_by: tuple[str, ...]
-    bucket_key: tuple[str, ...]
-    num_buckets: int
-    target_file_bytes: int = TARGET_FILE_BYTES
-    primary_key: tuple[str, ...] = ()
-    """Names of columns of the schema."""
 
 
 class IcebergPlace:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_live import live_files
-from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY, newest_offsets, offsets_text
+from streamhouse_spark.lake.iceberg_offsets import newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.live_files import LiveFile
-from streamhouse_spark.lake.parallel import in_parallel
-
-
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """The rows ``[starts[bucket], ends[bucket])`` of each bucket."""
-
-    starts: Mapping[int, int] = field(default_factory=dict)
-    ends: Mapping[int, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
-        return f"offsets {{{', '.join(ranges)}}}"
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
 
 
 def write_context(place: IcebergPlace) -> WriteContext:
@@ -73,7 +61,7 @@ def commit_round(
         return None
     is_keyed = bool(place.spec.primary_key)
     if not is_keyed:
-        _require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     shape = WriteShape.from_json(context.lake)
     summary = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
@@ -81,7 +69,7 @@ def commit_round(
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, shape)
-        _require_offsets(metadata, expected, place.spec.table_uuid)
+        require_offsets(metadata.location, newest_offsets(metadata, place.spec.table_uuid), expected)
         if is_keyed:
             require_snapshot_as_planned(metadata, shape.snapshot_id)
         require_written(place, metadata, files, shape)
@@ -114,28 +102,6 @@ def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
         )
 
 
-def _require_offsets(metadata: TableMetadata, expected: LogRange, table_uuid: str) -> None:
-    """The lake holds what it held when the round was planned: as much, since the same truncation."""
-    found = newest_offsets(metadata, table_uuid)
-    here = LogRange(found.starts, found.offsets) if found else LogRange()
-    if not same_offsets(here.starts, expected.starts):
-        text = f"lake table {metadata.location}: it holds {here}, this round began with {expected}, before a truncation"
-    elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
-        text = (
-            f"lake table {metadata.location}: bucket {moved[0]} is at offset {here.ends.get(moved[0], 0)} in the lake, "
-            f"this round began at {expected.ends.get(moved[0], 0)}"
-        )
-    else:
-        return
-    if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
-        raise LakeRolledBackError(f"{text}: the lake went back; roll it forward, or drop it and tier again")
-    raise CommitConflictError(f"{text}: another tiering service was faster; plan again")
-
-
-def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    return any(one.get(bucket, 0) < offset for bucket, offset in other.items())
-
-
 def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
     """The files are there as they were written, and no cleaning since then took them for left over."""
     if shape.planned_ms < not_before_ms(metadata):
@@ -144,30 +110,4 @@ def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequenc
             f"{not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
         )
 
-    def check(file: LakeFile) -> None:
-        access = place.files_at(file.location)
-        try:
-            with access.open_input(file.location) as opened:
-                size_bytes = opened.size()
-        except ObjectNotFoundError as error:
-            raise CommitConflictError(
-                f"lake file {file.location} was deleted before it was committed; tier again"
-            ) from error
-        if size_bytes != file.size_bytes:
-            raise CommitConflictError(
-                f"lake file {file.location} has {size_bytes} bytes, {file.size_bytes} were written; tier again"
-            )
-
-    for _ in in_parallel(check, files):
-        pass
-
-
-def _require_dense(files: Sequence[LakeFile], expected: Mapping[int, int], new: Mapping[int, int]) -> None:
-    """Each bucket's files hold as many rows as its offsets advance beyond ``expected``."""
-    rows: dict[int, int] = {}
-    for file in files:
-        rows[file.bucket] = rows.get(file.bucket, 0) + file.num_rows
-    for bucket in {*rows, *new, *expected}:
-        advance = new.get(bucket, 0) - expected.get(bucket, 0)
-        if advance != rows.get(bucket, 0):
-            raise ValueError(f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets")
+    require_present(place.files_at, files)

@@ -192,9 +192,8 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
     return [cast("ice.PrimitiveType", field.field_type) for field in spec.partition_type(schema).fields]
 
 
-def internal_value(dictionary: pa.Array, index: int) -> Any:
+def internal_value(value: pa.Scalar) -> Any:
     """The value as Iceberg keeps it: days and microseconds as integers."""
-    value = dictionary[index]
     if pa.types.is_date32(value.type):
         return value.cast(pa.int32()).as_py()
     if pa.types.is_timestamp(value.type):

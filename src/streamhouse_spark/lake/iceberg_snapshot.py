@@ -32,8 +32,8 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.iceberg_io import manifests_of
-from streamhouse_spark.lake.iceberg_offsets import COMMIT_PROPERTY, USER_PROPERTY
 from streamhouse_spark.lake.iceberg_schema import partition_record
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.base import LakeTable, WriteContext
+from streamhouse_spark.lake.data_file import FileShape
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.properties import TableProperties, parse_properties
 from streamhouse_spark.storage import Storage
 
 
@@ -19,19 +20,41 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
     Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
     """
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    spec = _spec(state, properties)
     try:
-        from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
+        if properties.datalake_format == "paimon":
+            from streamhouse_spark.lake.paimon import PaimonLake
+
+            return PaimonLake(storage, spec, settings=settings, world=world)
+        from streamhouse_spark.lake.iceberg import IcebergLake
+
+        return IcebergLake(storage, spec, settings=settings, world=world)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise  # a module of our own is missing: no extra brings it
+        lake = properties.datalake_format
         raise MissingExtraError(
-            f"table {state.name} has an Iceberg lake, and {error.name} is not installed; "
-            "run: pip install 'streamhouse-spark[iceberg]'"
+            f"table {state.name} has {'an Iceberg' if lake == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
+            f"installed; run: pip install 'streamhouse-spark[{lake}]'"
         ) from error
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
-    spec = LakeTableSpec(
+
+
+def file_shape(context: WriteContext) -> FileShape:
+    """The lake's part of what a task knows, by its format."""
+    if context.lake["format"] == "paimon":
+        from streamhouse_spark.lake.paimon_data_file import PaimonShape
+
+        return PaimonShape.from_json(context.lake)
+    from streamhouse_spark.lake.iceberg_data_file import WriteShape
+
+    return WriteShape.from_json(context.lake)
+
+
+def _spec(state: TableState, properties: TableProperties) -> LakeTableSpec:
+    return LakeTableSpec(
         table_uuid=state.table_uuid,
-        path=_path(state.name),
+        path=parse_table_name(state.name).path,
         location=state.lake_location,
         schema=state.schema,
         partition_by=state.partition_by,
@@ -39,8 +62,3 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         num_buckets=state.num_buckets,
         primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
     )
-    return IcebergLake(storage, spec, settings=settings, world=world)
-
-
-def _path(name: str) -> TablePath:
-    return parse_table_name(name).path

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,8 @@ DELETED_KEY = "streamhouse.deleted"
 """How many positions a file of deleted positions has: nothing else checks its footer, and fewer would be more rows."""
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
+FilesAt = Callable[[str], FileAccess]
+"""How to reach the files around a location."""
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises on bytes that are not the Parquet they should be."""
 
@@ -294,7 +296,11 @@ def offset_file(files: FileAccess, location: str, table_uuid: str) -> OffsetFile
 
 
 def read_offsets(
-    files: FileAccess, candidates: Sequence[OffsetFile], bucket: int, wanted: OffsetRange, projection: LakeProjection
+    files_at: FilesAt,
+    candidates: Sequence[OffsetFile],
+    bucket: int,
+    wanted: OffsetRange,
+    projection: LakeProjection,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
 
@@ -303,7 +309,7 @@ def read_offsets(
     parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
     _require_cover([runs for _, runs in parts], bucket, wanted)
-    return _merged(files, parts, wanted, projection)
+    return _merged(files_at, parts, wanted, projection)
 
 
 def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
@@ -323,7 +329,7 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange
 
 
 def _merged(
-    files: FileAccess, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
+    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     waiting = sorted(parts, key=lambda part: part[1].range.start)
     cursors: list[_Cursor] = []
@@ -332,7 +338,7 @@ def _merged(
         window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
         while waiting and waiting[0][1].range.start < window.end:
             file, runs = waiting.pop(0)
-            cursors.append(_Cursor(files, file, runs, projection))
+            cursors.append(_Cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
         yield from _window(window, [(runs, cursor) for runs, cursor in pieces if runs.num_rows])
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamhouse_spark.lake.base import LakeProjection, LakeSplit
+from streamhouse_spark.lake.base import LakeProjection, LakeSnapshot, LakeSplit
 
 SPLIT_BYTES_TARGET = 128 << 20
 
@@ -77,7 +77,7 @@ def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[
 class LakeScan:
     """One consistent read of the lake table: its files, and where the columns are in them."""
 
-    snapshot_id: int | None
+    snapshot: LakeSnapshot
     projection: LakeProjection
     files: tuple[ScanFile, ...]
     same_by_name: frozenset[str]

@@ -24,9 +24,11 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
+from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.open import file_shape
 from streamhouse_spark.lake.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
@@ -244,10 +246,9 @@ def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: 
     """Write one task's files; what an executor does. Durable when this returns, visible to nobody."""
     if task.context.primary_key:
         return _run_keyed_task(storage, settings, world, task)
-    from streamhouse_spark.lake.iceberg_write import write_files
-
-    files = lake_files(storage, settings, task.context.lake["data_location"])
-    return write_files(task.context, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+    shape = file_shape(task.context)
+    files = lake_files(storage, settings, shape.data_location)
+    return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
 
 
 def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:

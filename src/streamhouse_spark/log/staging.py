@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
 from streamhouse_spark.log.actions import Action, Append, Truncate
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.log.commit_log import CommitLog, Committed
 from streamhouse_spark.log.segment_writer import (
     BATCH_ROWS_MAX,
@@ -30,6 +30,7 @@ from streamhouse_spark.log.segment_writer import (
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
+from streamhouse_spark.properties import LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
@@ -61,6 +62,13 @@ class Routing:
 
     num_buckets: int
     bucket_key: str | None = None
+    lake_format: LakeFormat = "iceberg"
+    """Whose hash it is."""
+
+    @classmethod
+    def of(cls, num_buckets: int, properties: TableProperties) -> Routing:
+        key = properties.bucket_key
+        return cls(num_buckets, key[0] if key else None, properties.datalake_format)
 
 
 class Stager:
@@ -126,13 +134,15 @@ class Stager:
             step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
             for start in range(0, rows.num_rows, step_rows):
                 batch = one_batch(rows.slice(start, step_rows))
-                for bucket, part in _by_bucket(batch, routing.bucket_key, routing.num_buckets):
+                for bucket, part in _by_bucket(batch, routing.bucket_key, routing):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
 
-def _by_bucket(batch: pa.RecordBatch, key: str, num_buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    buckets = iceberg_buckets(batch.column(key), num_buckets).astype(np.uint16)  # 16 bits are sorted by radix
+def _by_bucket(batch: pa.RecordBatch, key: str, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
+    num_buckets = routing.num_buckets
+    found = buckets_of(batch.column(key), num_buckets, routing.lake_format)
+    buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
     ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
     start = 0
     for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):

@@ -10,8 +10,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.types import LongType, StringType
 
-import streamhouse_spark.lake.iceberg_data_file as data_file
-import streamhouse_spark.lake.iceberg_write as write
+import streamhouse_spark.lake.data_file as data_file
 from interop.lake_cases import (
     EVENTS,
     EVERY_TYPE,
@@ -24,18 +23,16 @@ from interop.lake_cases import (
     lake_of,
     sorted_rows,
     tier,
-    write_round,
 )
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidNameError,
     InvalidOptionError,
     LakeMismatchError,
-    SchemaMismatchError,
     SnapshotExpiredError,
 )
 from streamhouse_spark.lake import scan_files
-from streamhouse_spark.lake.base import COMMIT_USER, LakeFile, LakePlan, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.base import COMMIT_USER, LakePlan, LakeSplit
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
@@ -54,28 +51,10 @@ def _read(lake: IcebergLake, plan: LakePlan | None = None) -> pa.Table:
 # -- create, adopt, refuse --------------------------------------------------------------------------------------------
 
 
-def test_nothing_exists_before_it_is_created(store):
+def test_there_is_nothing_to_maintain_before_it_is_created(store):
     lake = lake_of(store)
-    assert not lake.exists()
-    assert lake.newest() is None
-    plan = lake.plan_read(columns=["name"])
-    assert plan.snapshot is None
-    assert _read(lake, plan).schema.names == ["name"]
-    for use in (
-        lambda: lake.plan_read(snapshot_id=7),
-        lambda: lake.snapshot(7),
-        lambda: lake.snapshot_by_name("main"),
-        lambda: lake.snapshot_as_of(0),
-    ):
-        with pytest.raises(SnapshotExpiredError, match="no lake table yet"):
-            use()
-    with pytest.raises(LakeMismatchError, match="has no lake table"):
-        lake.write_context()
-    for name in lake.metadata_table_names():
-        assert lake.metadata_table(name).num_rows == 0
     assert (lake.compact().rows, lake.expire(keep_last=1, keep_ms=0).snapshots) == (0, ())
     assert lake.remove_orphans() == []
-    lake.drop(purge=True)
     assert not store.list("lake/")
 
 
@@ -134,37 +113,7 @@ def test_an_incompatible_table_is_refused_with_the_difference(store):
         assert difference in text
 
 
-def test_another_tables_lake_is_refused(store):
-    tier(lake_of(store), _plain_rows(0, 1))
-    other = lake_of(store, table_uuid="f" * 32)
-    for use in (other.create_or_adopt, other.newest, other.write_context):
-        with pytest.raises(LakeMismatchError, match="belongs to table 0123"):
-            use()
-
-
-def test_a_dropped_place_is_not_taken_again(store):
-    lake = lake_of(store)
-    tier(lake, _plain_rows(0, 1))
-    lake.drop(purge=False)
-    assert not lake.exists()
-    with pytest.raises(LakeMismatchError, match="dropped"):
-        lake.create_or_adopt()
-
-
 # -- round trips ------------------------------------------------------------------------------------------------------
-
-
-def test_every_type_partitioned_and_bucketed(store):
-    lake = lake_of(store, EVERY_TYPE, partition_by=["a_short"], bucket_key="id", num_buckets=4)
-    rows = every_type_rows(60)
-    tier(lake, by_bucket(rows, "id", 4))
-    plan = lake.plan_read()
-    read = _read(lake, plan)
-    assert read.schema.equals(EVERY_TYPE.arrow)
-    assert sorted_rows(read) == sorted_rows(rows)
-    assert plan.num_rows == 60
-    split_rows = [b for split in plan.splits for b in lake.read_split(split, plan.projection)]
-    assert sorted_rows(pa.Table.from_batches(split_rows)) == sorted_rows(rows)
 
 
 @pytest.mark.parametrize("name", EVERY_TYPE.names[1:14])
@@ -219,103 +168,11 @@ def test_offsets_commit_user_and_tag_are_in_the_snapshot(store):
     assert lake.snapshot(first.id) == first
 
 
-def test_a_round_without_news_commits_nothing(store):
-    lake = lake_of(store)
-    tier(lake, _plain_rows(0, 5))
-    before = lake.newest()
-    assert lake.commit([], expected={0: 5}, new={0: 5}, context=lake.write_context()) is None
-    assert lake.newest() == before
-
-
-def test_rows_that_do_not_add_up_are_not_committed(store):
-    lake = lake_of(store)
-    lake.create_or_adopt()
-    files, new = write_round(lake, {0: _plain_rows(0, 5)}, {})
-    for offsets in ({0: 6}, {0: 5, 1: 1}):
-        with pytest.raises(ValueError, match="rows for an advance"):
-            lake.commit(files, expected={}, new=offsets, context=lake.write_context())
-    with pytest.raises(ValueError, match="rows for an advance"):
-        lake.commit([], expected={}, new=new, context=lake.write_context())
-
-
-@pytest.mark.parametrize("offsets", [OffsetRange(0, 4), OffsetRange(0, 6), OffsetRange(1, 6)])
-def test_batches_that_do_not_cover_the_range_are_corrupt(store, offsets):
-    lake = lake_of(store)
-    lake.create_or_adopt()
-    with pytest.raises(CorruptDataError, match="rows continue at offset"):
-        lake.write_files(lake.write_context(), 0, offsets, batches_from(0, _plain_rows(0, 5)))
-
-
-def test_values_travel_as_json(store):
-    lake = lake_of(store, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
-    lake.create_or_adopt()
-    context = WriteContext.from_json(lake.write_context().to_json())
-    rows = by_bucket(event_rows(20), "id", 2)
-    files = lake.write_files(context, 0, OffsetRange(0, rows[0].num_rows), batches_from(0, rows[0]))
-    assert [LakeFile.from_json(f.to_json()) for f in files] == files
-    lake.commit(files, expected={}, new={0: rows[0].num_rows}, context=context)
-    plan = lake.plan_read()
-    assert LakeProjection.from_json(plan.projection.to_json()) == plan.projection
-    assert tuple(LakeSplit.from_json(s.to_json()) for s in plan.splits) == plan.splits
-
-
-def test_files_roll_and_stay_in_offset_order(memory, monkeypatch):
-    monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 20)
-    lake = lake_of(memory, target_file_bytes=1)
-    tier(lake, _plain_rows(0, 95))
-    files = sorted(lake.metadata_table("files")["file_path"].to_pylist())
-    assert len(files) == 5
-    ids = [pq.read_table(memory_file(memory, f))["id"].to_pylist() for f in files]
-    assert [i for part in ids for i in part] == list(range(95))
-
-
 def memory_file(memory, location: str) -> pa.BufferReader:
     return pa.BufferReader(memory.read(location.removeprefix(memory.url + "/")))
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"BUFFERED_BYTES_MAX": 500},
-        {"BUFFERED_BYTES_MAX": 500, "OPEN_FILES_MAX": 3},
-        {"BUFFERED_BYTES_MAX": 0, "OPEN_FILES_MAX": 1},
-        {"PARTITIONS_MAX": 4},
-        {"ROW_GROUP_ROWS_MAX": 2, "OPEN_FILES_MAX": 2},
-    ],
-    ids=str,
-)
-def test_many_partitions_within_any_limits(memory, monkeypatch, limits):
-    for name, value in limits.items():
-        monkeypatch.setattr(data_file if name.startswith("ROW") else write, name, value)
-    schema = TableSchema.of("id bigint, p int")
-    lake = lake_of(memory, schema, partition_by=["p"])
-    rows = pa.table(
-        {"id": range(200), "p": pa.array([i * 7 % 11 for i in range(200)], pa.int32())}, schema=schema.arrow
-    )
-    tier(lake, rows)
-    assert sorted_rows(_read(lake)) == sorted_rows(rows)
-    got = pa.Table.from_batches([b for _, b in lake.read_offsets(0, OffsetRange(0, 200))])
-    assert got.to_pylist() == rows.to_pylist()
-
-
 # -- reading ----------------------------------------------------------------------------------------------------------
-
-
-def test_columns_predicates_and_filter(store):
-    lake = lake_of(store)
-    for i in range(4):
-        tier(lake, _plain_rows(10 * i, 10))
-    plan = lake.plan_read(columns=["name", "id"], predicates=[("id", ">=", 30), ("name", "not null", None)])
-    assert len(plan.splits) == 1
-    read = lake.to_arrow(plan, filter=pc.field("id") > 37)
-    assert read.schema.names == ["name", "id"]
-    assert read["id"].to_pylist() == [38, 39]
-    assert [len(lake.plan_read(predicates=[p]).splits) for p in [("id", "in", [1, 25]), ("id", "is null", None)]] == [
-        2,
-        0,
-    ]
-    with pytest.raises(SchemaMismatchError, match="nme"):
-        lake.plan_read(columns=["nme"])
 
 
 def test_predicates_that_cannot_prune_leave_it_to_the_rows(store):
@@ -330,22 +187,6 @@ def test_predicates_that_cannot_prune_leave_it_to_the_rows(store):
         update.rename_column("id", "number")
     assert len(lake.plan_read(snapshot_id=first.id, predicates=[("id", ">", 1)]).splits) == 1
     assert lake.plan_read(snapshot_id=first.id, predicates=[("id", ">", 2)]).splits == ()
-
-
-def test_earlier_snapshots_by_id_and_by_time(store, clock, world):
-    lake = lake_of(store, world=world)
-    first = tier(lake, _plain_rows(0, 2))
-    clock.advance(1_000)
-    second = tier(lake, _plain_rows(2, 2))
-    assert _read(lake, lake.plan_read(snapshot_id=first.id)).num_rows == 2
-    assert lake.snapshot_as_of(second.timestamp_ms).id == second.id
-    with pytest.raises(SnapshotExpiredError, match="choose a later time"):
-        lake.snapshot_as_of(first.timestamp_ms - 1)
-    with pytest.raises(SnapshotExpiredError, match="has no snapshot 5"):
-        lake.plan_read(snapshot_id=5)
-    assert lake.snapshot_by_name(COMMIT_USER) == second
-    with pytest.raises(SnapshotExpiredError, match="no tag or branch 'x'"):
-        lake.snapshot_by_name("x")
 
 
 def test_columns_added_renamed_and_dropped_in_the_lake(store):
@@ -407,17 +248,6 @@ def test_rows_that_another_engine_deleted_by_position_are_gone(store, monkeypatc
         assert ids == [i for i in kept if groups is None or 14 <= i < 42]
 
 
-def test_a_read_of_files_that_were_expired_says_so(store):
-    lake = lake_of(store)
-    tier(lake, _plain_rows(0, 2))
-    plan = lake.plan_read()
-    for info in store.list("lake/"):
-        if info.key.endswith(".parquet"):
-            store.delete(info.key)
-    with pytest.raises(SnapshotExpiredError, match="run the query again"):
-        lake.to_arrow(plan)
-
-
 @pytest.mark.parametrize("kind", ["/metadata/v", "/metadata/snap-", "-m0.avro"])
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_files_are_errors(tmp_path, kind, damage):
@@ -436,26 +266,6 @@ def test_damaged_files_are_errors(tmp_path, kind, damage):
         except (CorruptDataError, SnapshotExpiredError, LakeMismatchError):
             continue
         assert damage == "flipped"
-
-
-def test_no_flipped_byte_of_a_data_file_gives_other_rows(memory):
-    lake = lake_of(memory)
-    rows = _plain_rows(0, 200)
-    tier(lake, rows)
-    (key,) = [info.key for info in memory.list("lake/") if info.key.endswith(".parquet")]
-    whole = memory.read(key)
-    plan = lake.plan_read()
-    (split,) = plan.splits
-    detected = 0
-    for at in range(len(whole)):
-        memory.put(key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-        try:
-            read = pa.Table.from_batches(list(lake.read_split(split, plan.projection)))
-        except CorruptDataError:
-            detected += 1
-            continue
-        assert read.equals(rows), at
-    assert detected > len(whole) // 2
 
 
 def test_a_lake_of_another_table_is_never_dropped(store):

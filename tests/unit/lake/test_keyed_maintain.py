@@ -208,7 +208,7 @@ def test_rows_larger_than_a_file_become_several(memory, world):
     table.tier()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_merge, "BATCH_ROWS", 100)
-        patch.setattr("streamhouse_spark.lake.iceberg_data_file.ROW_GROUP_ROWS_MAX", 100)
+        patch.setattr("streamhouse_spark.lake.data_file.ROW_GROUP_ROWS_MAX", 100)
         patch.setattr("streamhouse_spark.lake.parquet_read.BATCH_ROWS", 100)
         table.lake().compact()
     agree(table)

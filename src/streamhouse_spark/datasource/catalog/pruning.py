@@ -20,11 +20,12 @@ from streamhouse_spark.datasource.catalog.predicate_tree import (
 )
 from streamhouse_spark.datasource.catalog.pushed_filters import family_of
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing import buckets_of as buckets_of_column
 from streamhouse_spark.log.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import Column, TableSchema
 
 METADATA_TYPES: Mapping[str, pa.DataType] = {
@@ -148,16 +149,15 @@ def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) 
     )
 
 
-def buckets_of(node: Node, key: Column | None, num_buckets: int) -> frozenset[int] | None:
+def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
     """The only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
     values = node.values_of(key.name) if key is not None else None
     if key is None or values is None:
         return None
-    found = {0} if None in values else set()
     arrays = [array for value in values if value is not None and (array := _key_array(value, key.type)) is not None]
-    for array in arrays:
-        found.add(int(iceberg_buckets(array, num_buckets)[0]))
-    return frozenset(found)
+    if None in values:
+        arrays.append(pa.nulls(1, key.type))
+    return frozenset(int(buckets_of_column(array, num_buckets, lake_format)[0]) for array in arrays)
 
 
 def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:

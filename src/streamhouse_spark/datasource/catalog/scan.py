@@ -58,7 +58,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)
-    key = table.properties.bucket_key if kind in ("table", "lake") else ()
+    key = _known_bucket_key(table) if kind in ("table", "lake") else ()
     shown = kind in ("table", "lake")
     return {
         "kind": kind,
@@ -76,6 +76,12 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "bytes": size_bytes,
         "pin": pin.to_text(),
     }
+
+
+def _known_bucket_key(table: Table) -> tuple[str, ...]:
+    """The bucket key where Spark can compute the buckets itself: Java has Iceberg's function only."""
+    properties = table.properties
+    return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
 def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
@@ -169,7 +175,7 @@ def _groups(table: Table, pin: ReadPin, units: Units, *, limit: int | None, para
     if limit is not None:
         return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
     num_buckets = table.num_buckets
-    has_key = len(table.properties.bucket_key) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
+    has_key = len(_known_bucket_key(table)) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
         return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
     return pack(units.native, units.hot, units.target_bytes)

@@ -28,7 +28,7 @@ from streamhouse_spark.log.history import require_kept
 from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
-from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
 
@@ -109,7 +109,10 @@ def _union(asked: Question) -> Sources:
 def _of_pin(asked: Question, pin: Pin) -> Sources:
     if asked.state.primary_key:
         return _keyed(asked, pin)
-    lake = None if pin.lake is None else _lake(asked, pin.lake.snapshot_id)
+    lake = None
+    if pin.lake is not None:
+        lake = _lake(asked, pin.lake.snapshot_id)
+        require_recorded(asked.state, pin.lake, lake.snapshot)
     return Sources(asked.state, lake, _hot(asked, pin))
 
 
@@ -170,9 +173,10 @@ def _pruned(asked: Question, split: LogSplit) -> LogSplit:
 
 
 def _buckets(asked: Question) -> frozenset[int] | None:
-    key = asked.table.properties.bucket_key
+    properties = asked.table.properties
+    key = properties.bucket_key
     column = asked.state.schema.find(key[0]) if len(key) == 1 else None
-    return buckets_of(asked.node, column, asked.state.num_buckets)
+    return buckets_of(asked.node, column, asked.state.num_buckets, properties.datalake_format)
 
 
 # -- the lake ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from streamhouse_spark.datasource.catalog.pruning import (
 )
 from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing import buckets_of as buckets_of_column
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats
@@ -101,13 +101,18 @@ def test_pruned_lake_files_hold_no_row_of_the_filter(tree, rows, counted):
 
 
 @LIMITS
-@given(tree=TREES, row=ROWS, key=st.sampled_from(["i", "n", "s", "x", "c", "d", "t", "u"]))
-def test_pruned_buckets_hold_no_row_of_the_filter(tree, row, key):
+@given(
+    tree=TREES,
+    row=ROWS,
+    key=st.sampled_from(["i", "n", "s", "x", "c", "d", "t", "u"]),
+    lake_format=st.sampled_from(["iceberg", "paimon"]),
+)
+def test_pruned_buckets_hold_no_row_of_the_filter(tree, row, key, lake_format):
     meant, pushed = tree
     node = parse_filters([pushed], column_types(TABLE))
-    allowed = buckets_of(node, TABLE.column(key), 4)
+    allowed = buckets_of(node, TABLE.column(key), 4, lake_format)
     column = pa.Table.from_pylist(row, schema=SCHEMA)[key]
-    for bucket, one in zip(iceberg_buckets(column, 4), row, strict=True):
+    for bucket, one in zip(buckets_of_column(column, 4, lake_format), row, strict=True):
         if any(is_true(meant, one, unknown) for unknown in (True, False, None)):
             assert allowed is None or bucket in allowed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import streamhouse_spark.lake.iceberg_data_file as data_file
+import streamhouse_spark.lake.data_file as data_file
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import pieces
 from streamhouse_spark.datasource.catalog import hot_reader, pins
@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from unit.datasource.catalog.filter_trees import literal
 from unit.datasource.catalog.scans import Scans, native_rows, tier
 

@@ -1,4 +1,4 @@
-"""Data files: rows of one bucket become Parquet files per partition value, straight from Arrow.
+"""The data files of one bucket: its rows become Parquet files per partition value, straight from Arrow.
 
 Rows keep their offset order within a file, and the footer says which offsets they have (`BUCKET_KEY`, `OFFSETS_KEY`).
 Rows with a primary key are in the order of their keys instead.
@@ -11,15 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.conversions import to_bytes
-from pyiceberg.transforms import BucketTransform
 
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.base import LakeFile, WriteContext
+from streamhouse_spark.lake.data_file import FileShape, PartitionFile, PartitionKey
 from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.lake.iceberg_data_file import PartitionFile, PartitionKey, WriteShape
-from streamhouse_spark.lake.iceberg_schema import internal_value
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet_read import OffsetFile
 from streamhouse_spark.model import OffsetRange
@@ -34,14 +31,14 @@ PARTITIONS_MAX = 20_000
 
 def write_files(
     context: WriteContext,
+    shape: FileShape,
     files: FileAccess,
     ids: Ids,
     bucket: int,
     offsets: OffsetRange,
     batches: Iterable[tuple[int, pa.RecordBatch]],
 ) -> list[LakeFile]:
-    """Write (base offset, rows) of one bucket; see `LakeTable.write_files`."""
-    shape = WriteShape.from_json(context.lake)
+    """See `LakeTable.write_files`; ``shape`` is the lake's part of ``context``."""
     splitter = _Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         next_offset = offsets.start
@@ -61,6 +58,7 @@ def write_files(
 
 def rewrite_files(
     context: WriteContext,
+    shape: FileShape,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -71,7 +69,6 @@ def rewrite_files(
 
     ``offsets`` is a range that holds all of theirs.
     """
-    shape = WriteShape.from_json(context.lake)
     splitter = _Splitter(shape, context.schema.arrow, bucket)
     done: dict[str, int] = {}
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
@@ -86,6 +83,7 @@ def rewrite_files(
 
 def write_rows(
     context: WriteContext,
+    shape: FileShape,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -93,7 +91,6 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
     """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those that they come from."""
-    shape = WriteShape.from_json(context.lake)
     splitter = _Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         for batch in batches:
@@ -113,10 +110,9 @@ def _require_next(context: WriteContext, bucket: int, expected: int, found: int)
 class _Splitter:
     """Cuts batches by partition value and brings them into the types of the data files."""
 
-    def __init__(self, shape: WriteShape, table_schema: pa.Schema, bucket: int) -> None:
+    def __init__(self, shape: FileShape, table_schema: pa.Schema, bucket: int) -> None:
         self._shape = shape
         self._bucket = bucket
-        self._sources = [shape.schema.find_column_name(field.source_id) for field in shape.spec.fields]
         self._missing_columns = [name for name in shape.file_schema.names if name not in set(table_schema.names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
@@ -125,25 +121,23 @@ class _Splitter:
             return
         rows = self._in_file_types(batch)
         codes = np.zeros(batch.num_rows, dtype=np.int64)
-        values: list[tuple[Any, pa.Array, int]] = []
-        for field, source, field_type in zip(
-            self._shape.spec.fields, self._sources, self._shape.partition_types, strict=True
-        ):
-            column = rows.column(source)
-            if isinstance(field.transform, BucketTransform):
+        values: list[tuple[pa.Array, int]] = []
+        for part in self._shape.partition_parts:
+            column = rows.column(part.source)
+            if part.is_bucket:
                 # Only nulls differ: Iceberg leaves them without a bucket, the log keeps them in bucket 0.
                 if self._bucket != 0 or column.null_count == 0:
-                    values.append((field_type, None, 1))
+                    values.append((None, 1))
                     continue
                 column = column.is_null().cast(pa.int8())
             encoded = column.dictionary_encode(null_encoding="encode")
             size = len(encoded.dictionary)
             codes = codes * size + encoded.indices.to_numpy(zero_copy_only=False)
-            values.append((field_type, encoded.dictionary, size))
+            values.append((encoded.dictionary, size))
         yield from self._groups(rows, codes, values)
 
     def _groups(
-        self, rows: pa.RecordBatch, codes: Any, values: list[tuple[Any, pa.Array, int]]
+        self, rows: pa.RecordBatch, codes: Any, values: list[tuple[pa.Array, int]]
     ) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
         if int(codes[0]) == int(codes[-1]) and bool((codes == codes[0]).all()):
             yield self._key(int(codes[0]), values), rows, None
@@ -156,18 +150,15 @@ class _Splitter:
             # Rows of their own, not a slice: a slice that waits would keep the whole batch in memory.
             yield self._key(code, values), rows.take(pa.array(positions)), positions
 
-    def _key(self, code: int, values: list[tuple[Any, pa.Array, int]]) -> PartitionKey:
+    def _key(self, code: int, values: list[tuple[pa.Array, int]]) -> PartitionKey:
         parts: list[bytes | None] = []
-        for field, (field_type, dictionary, size) in zip(
-            reversed(self._shape.spec.fields), reversed(values), strict=True
-        ):
+        for part, (dictionary, size) in zip(reversed(self._shape.partition_parts), reversed(values), strict=True):
             code, index = divmod(code, size)
-            if isinstance(field.transform, BucketTransform):
+            if part.is_bucket:
                 is_null = dictionary is not None and dictionary[index].as_py() == 1
-                parts.append(None if is_null else to_bytes(field_type, self._bucket))
+                parts.append(None if is_null else part.encoded(pa.scalar(self._bucket, pa.int32())))
             else:
-                value = internal_value(dictionary, index)
-                parts.append(None if value is None else to_bytes(field_type, value))
+                parts.append(part.encoded(dictionary[index]))
         return tuple(reversed(parts))
 
     def _in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -191,7 +182,7 @@ class _BucketWriter:
     def __init__(
         self,
         context: WriteContext,
-        shape: WriteShape,
+        shape: FileShape,
         files: FileAccess,
         ids: Ids,
         bucket: int,

@@ -1,0 +1,44 @@
+"""Avro files of lake metadata: whether one is whole. Decoders take a cut one for one with fewer records."""
+
+from __future__ import annotations
+
+from streamhouse_spark.errors import CorruptDataError
+
+SYNC_BYTES = 16
+
+
+def whole_avro(data: bytes, location: str) -> bytes:
+    """The bytes, if they end where an Avro block does. Raises `CorruptDataError`."""
+    marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
+    if len(marker) != SYNC_BYTES or not data.endswith(marker):
+        raise CorruptDataError(f"lake file {location} is cut off after {len(data)} bytes; restore it")
+    return data
+
+
+def _header_end(data: bytes) -> int:
+    """Where the header ends: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if that is cut."""
+    position = 4
+    while True:
+        count, position = _long(data, position)
+        if count < 0:  # the block's size follows
+            _, position = _long(data, position)
+        if count == 0 or position >= len(data):
+            return position + SYNC_BYTES
+        for _ in range(2 * abs(count)):
+            size_bytes, position = _long(data, position)
+            position += max(size_bytes, 0)
+            if position >= len(data):
+                return position + SYNC_BYTES
+
+
+def _long(data: bytes, position: int) -> tuple[int, int]:
+    """A variable-length zigzag integer and the position behind it; 0 where the data ends."""
+    value = shift = 0
+    while position < len(data):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+    return 0, position

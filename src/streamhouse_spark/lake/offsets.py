@@ -1,0 +1,62 @@
+"""The log offsets that a lake snapshot holds, as the text that stands in its summary or properties, in any format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
+from streamhouse_spark.lake.base import NEVER_TRUNCATED
+
+OFFSETS_PROPERTY = "streamhouse-offsets"
+USER_PROPERTY = "commit-user"
+COMMIT_PROPERTY = "streamhouse-commit"
+OFFSETS_VERSION = 1
+TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
+"""Property of the lake table: whose it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    offsets: Mapping[int, int]
+    snapshot_id: int
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """Where the table began, by its last truncation."""
+
+
+def offsets_text(table_uuid: str, offsets: Mapping[int, int], starts: Mapping[int, int] = NEVER_TRUNCATED) -> str:
+    value: dict[str, object] = {
+        "version": OFFSETS_VERSION,
+        "table_uuid": table_uuid,
+        "offsets": {str(bucket): offset for bucket, offset in sorted(offsets.items())},
+    }
+    if starts:
+        value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
+    return json.dumps(value, separators=(",", ":"))
+
+
+def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> FoundOffsets:
+    """The offsets that a snapshot's property says.
+
+    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for those of another table.
+    """
+    where = f"snapshot {snapshot_id} of lake table {location}"
+    try:
+        value = json.loads(text)
+        version, owner = value["version"], value["table_uuid"]
+        offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
+        starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
+    if version != OFFSETS_VERSION:
+        raise FormatVersionError(
+            f"the offsets of {where} have format version {version}, this version reads {OFFSETS_VERSION}; "
+            "upgrade streamhouse-spark"
+        )
+    if owner != table_uuid:
+        raise LakeMismatchError(
+            f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
+            "give this one another lake location"
+        )
+    return FoundOffsets(offsets, snapshot_id, starts)

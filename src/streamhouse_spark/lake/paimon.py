@@ -1,0 +1,230 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""The Paimon lake table of one streamhouse table without a primary key: an append table, offsets in the snapshots.
+
+Compaction, expiry and the removal of orphans are not built yet, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+
+import pyarrow as pa
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.lake.base import (
+    NEVER_TRUNCATED,
+    CompactReport,
+    ExpireReport,
+    Filter,
+    LakeFile,
+    LakePlan,
+    LakeProjection,
+    LakeSnapshot,
+    LakeSplit,
+    Predicate,
+    WriteContext,
+)
+from streamhouse_spark.lake.bucket_files import write_files
+from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
+from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
+from streamhouse_spark.lake.parquet_read import read_split
+from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
+from streamhouse_spark.lake.round_checks import LogRange
+from streamhouse_spark.lake.scan_files import LakeScan
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_memory import MemoryStorage
+
+
+class PaimonLake:
+    """See `LakeTable`. Holds no state of the table: every call looks at the newest metadata."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.place = PaimonPlace(storage, spec, settings=settings, world=world)
+
+    @property
+    def is_maintained(self) -> bool:
+        return False
+
+    def with_schema(self, schema: TableSchema) -> PaimonLake:
+        if schema == self.place.spec.schema:
+            return self
+        lake = copy(self)
+        lake.place = self.place.with_schema(schema)
+        return lake
+
+    def exists(self) -> bool:
+        return self.place.exists()
+
+    def create_or_adopt(self) -> None:
+        self.place.create_or_adopt()
+
+    def drop(self, *, purge: bool) -> None:
+        self.place.drop(purge=purge)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def newest(self) -> LakeSnapshot | None:
+        table = self.place.find()
+        if table is None:
+            return None
+        self.place.require_owner(table)
+        return described(self.place, table.snapshot) if table.snapshot else None
+
+    def snapshot(self, snapshot_id: int) -> LakeSnapshot:
+        self._require_table(f"no snapshot {snapshot_id}")
+        return described(self.place, self.place.snapshots.require(snapshot_id))
+
+    def snapshot_by_name(self, name: str) -> LakeSnapshot:
+        """The snapshot of a tag. Raises `SnapshotExpiredError` naming those that exist."""
+        self._require_table(f"no tag '{name}'")
+        found = self.place.snapshots.tagged(name)
+        if found is None:
+            tags = ", ".join(self.place.snapshots.tags()) or "none"
+            raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
+        return described(self.place, found)
+
+    def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
+        found = self._require_table("no snapshots").snapshot
+        oldest = found
+        while found is not None and found.time_millis > timestamp_ms:
+            oldest, found = found, self.place.snapshots.find(found.id - 1)
+        if found is None:
+            raise SnapshotExpiredError(
+                f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
+                f"is kept is from {oldest.time_millis if oldest else None} ms; choose a later time"
+            )
+        return described(self.place, found)
+
+    def _require_table(self, what: str) -> PaimonTable:
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so {what}; tier it first")
+        return table
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def write_context(self) -> WriteContext:
+        return write_context(self.place)
+
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - only tables with a primary key ask
+        raise _not_built("looking up the rows of a key")
+
+    def write_files(
+        self,
+        context: WriteContext,
+        bucket: int,
+        offsets: OffsetRange,
+        batches: Iterable[tuple[int, pa.RecordBatch]],
+    ) -> list[LakeFile]:
+        shape = PaimonShape.from_json(context.lake)
+        files = self.place.files_at(shape.data_location)
+        return write_files(context, shape, files, self.place.world.ids, bucket, offsets, batches)
+
+    def commit(
+        self,
+        files: Sequence[LakeFile],
+        *,
+        expected: Mapping[int, int],
+        new: Mapping[int, int],
+        context: WriteContext,
+        expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
+        starts: Mapping[int, int] = NEVER_TRUNCATED,
+    ) -> LakeSnapshot | None:
+        return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def plan_read(
+        self,
+        *,
+        snapshot_id: int | None = None,
+        columns: Sequence[str] | None = None,
+        predicates: Sequence[Predicate] = (),
+        schema: TableSchema | None = None,
+    ) -> LakePlan:
+        table = self.place.find()
+        if table is None and snapshot_id is None:
+            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
+        table = table or self._require_table(f"no snapshot {snapshot_id}")
+        snapshot = table.snapshot if snapshot_id is None else self.place.snapshots.require(snapshot_id)
+        lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
+        how = projection(lake, self.place.spec.schema, columns, schema)
+        if snapshot is None:
+            return LakePlan(None, how, ())
+        statistics_of = [name for name, _, _ in predicates]
+        files = scan_files(self.place, table, snapshot, lake, statistics_of)
+        splits = tuple(s for file in files if may_match(file, predicates, lake) for s in file.splits())
+        return LakePlan(described(self.place, snapshot), how, splits)
+
+    def scan_files(
+        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+    ) -> LakeScan:
+        table = self._require_table(f"no snapshot {snapshot_id}")
+        snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
+        lake = table.schema_of(snapshot)
+        how = projection(lake, self.place.spec.schema, columns, schema)
+        files = scan_files(self.place, table, snapshot, lake, statistics_of)
+        return LakeScan(described(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+
+    def read_split(
+        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+    ) -> Iterator[pa.RecordBatch]:
+        return read_split(self.place.files_at(split.location), split, projection, filter=filter)
+
+    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
+        return read_plan(self.place.files_at, plan, filter=filter)
+
+    def read_offsets(
+        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
+        return read_log_range(self.place.files_at, plan, self.place.spec.table_uuid, bucket, wanted)
+
+    def metadata_table(self, name: str) -> pa.Table:
+        table = self.place.find()
+        if table is not None:
+            return metadata_table(self.place, table, name)
+        made = PaimonPlace(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made.create_or_adopt()
+        return metadata_table(made, made.require(), name).slice(0, 0)
+
+    def metadata_table_names(self) -> tuple[str, ...]:
+        return METADATA_TABLES
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def compact(self, *, dry_run: bool = False) -> CompactReport:  # noqa: ARG002 - the interface
+        raise _not_built("compaction")
+
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:  # noqa: ARG002 - the interface
+        raise _not_built("expiring snapshots")
+
+    def remove_orphans(self, *, grace_ms: int = 0, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
+        raise _not_built("removing orphans")
+
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
+        """Nothing is superseded: a Paimon snapshot is one small file."""
+        return []
+
+
+def _not_built(what: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{what} is not built yet for Paimon lakes; leave it out, or use table.datalake.format=iceberg for a new table"
+    )

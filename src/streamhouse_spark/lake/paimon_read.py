@@ -1,0 +1,208 @@
+"""Planning reads of a Paimon table: which files of which snapshot, and where the columns are in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.schema.data_types import DataField
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
+from streamhouse_spark.lake.base import LakeProjection, Predicate
+from streamhouse_spark.lake.data_file import is_own_name
+from streamhouse_spark.lake.paimon_entries import MetadataReader
+from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.schema import Column, TableSchema
+
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+def projection(
+    lake: PaimonSchema, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+) -> LakeProjection:
+    """How to read the lake's columns as the table's.
+
+    Without ``schema`` the result has the lake's columns, with the table's types where it has a column of that name.
+    Raises `SchemaMismatchError` for a column that is not there.
+    """
+    of_lake = lake_schema(lake)
+    types = {field.id: field.type for field in lake.fields}
+    wanted = schema or TableSchema(tuple(_as_in_table(column, types[column.id], table) for column in of_lake.columns))
+    if columns is not None:
+        wanted = wanted.select(columns)
+    found = [of_lake.find(column.name) for column in wanted.columns]
+    return LakeProjection(
+        wanted,
+        tuple(here.id if here else None for here in found),
+        tuple(here.name if here else c.name for c, here in zip(wanted.columns, found, strict=True)),
+    )
+
+
+def _as_in_table(column: Column, lake_type: Any, table: TableSchema) -> Column:
+    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    known = table.find(column.name)
+    if known is None or not is_stored_as(known.type, lake_type):
+        return column
+    return Column(column.id, column.name, known.type, column.nullable, column.comment)
+
+
+def scan_files(
+    place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, lake: PaimonSchema, statistics_of: Sequence[str]
+) -> list[ScanFile]:
+    """All data files of the snapshot, in the order of their offsets; statistics for these columns of ``lake``.
+
+    Raises `LakeMismatchError` for files that cannot be read here.
+    """
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    wanted = {name.casefold() for name in statistics_of}
+    entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+    with paimon_metadata(table.location):
+        for entry in entries:
+            _require_same_names(table, lake, entry)
+        return [_scan_file(reader, entry, lake, place.spec.num_buckets, wanted) for entry in entries]
+
+
+def _scan_file(
+    reader: MetadataReader, entry: ManifestEntry, lake: PaimonSchema, num_buckets: int, wanted: set[str]
+) -> ScanFile:
+    file = entry.file
+    names = {field.id: field.name for field in lake.fields}
+    return ScanFile(
+        location=reader.location(entry),
+        size_bytes=file.file_size,
+        num_rows=file.row_count,
+        bucket=entry.bucket if entry.total_buckets == num_buckets else None,
+        partition={
+            field.name: _planned(value)
+            for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
+        },
+        statistics={
+            names[field.id]: found
+            for field, found in _statistics(entry)
+            if names.get(field.id, "").casefold() in wanted
+        },
+    )
+
+
+def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]]:
+    stats = entry.file.value_stats
+    fields, nulls = stats.min_values.fields, stats.null_counts or []
+    if len(nulls) != len(fields):
+        return []
+    return [
+        (
+            field,
+            ColumnStatistics(
+                _planned(stats.min_values.get_field(i)),
+                _planned(stats.max_values.get_field(i)),
+                nulls[i],
+                entry.file.row_count,
+            ),
+        )
+        for i, field in enumerate(fields)
+    ]
+
+
+def _planned(value: Any) -> Any:
+    """Days and microseconds as integers, as planners take them."""
+    if isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    return value
+
+
+def _require_same_names(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> None:
+    """Other writers' files have no field ids: columns are found by name, which must have meant the same."""
+    if entry.file.schema_id == lake.id or is_own_name(entry.file.file_name):
+        return
+    written = {field.name: field.id for field in table.schemas[entry.file.schema_id].fields}
+    for field in lake.fields:
+        if written.get(field.name, field.id) != field.id or (
+            field.id in written.values() and field.name not in written
+        ):
+            raise LakeMismatchError(
+                f"lake file {entry.file.file_name} of {table.location} was written by another engine when column "
+                f"'{field.name}' had another name; rewrite the file there"
+            )
+
+
+def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
+    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+    fields = [field for schema in table.schemas.values() for field in schema.fields]
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    return frozenset(
+        column.name
+        for column, field_id, lake_name in columns
+        if lake_name == column.name and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+    )
+
+
+def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
+    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    if field.name.casefold() != name.casefold() and field.id != field_id:
+        return True
+    return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))
+
+
+# -- predicates -------------------------------------------------------------------------------------------------------
+
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any, Any], bool]]] = {
+    "=": lambda low, high, value: low <= value <= high,
+    "==": lambda low, high, value: low <= value <= high,
+    "!=": lambda low, high, value: not low == high == value,
+    "<": lambda low, _, value: low < value,
+    "<=": lambda low, _, value: low <= value,
+    ">": lambda _, high, value: high > value,
+    ">=": lambda _, high, value: high >= value,
+    "in": lambda low, high, values: any(low <= value <= high for value in values),
+}
+"""Whether a value between the bounds can satisfy the operator."""
+_OF_NULLS: Final = ("is null", "not null")
+
+
+def may_match(file: ScanFile, predicates: Sequence[Predicate], lake: PaimonSchema) -> bool:
+    """Whether the file can hold a row that satisfies all of the predicates.
+
+    A predicate on a column that is not there, or with a value of another type, excludes nothing: filtering rows
+    decides. Raises `InvalidOptionError` for an unknown operator.
+    """
+    names = {field.name.casefold(): field.name for field in lake.fields}
+    return all(
+        _may_match(file, names.get(name.casefold()), operator.lower(), value) for name, operator, value in predicates
+    )
+
+
+def _may_match(file: ScanFile, name: str | None, operator: str, value: Any) -> bool:
+    if operator not in _COMPARISONS and operator not in _OF_NULLS:
+        known = ", ".join([*_COMPARISONS, *_OF_NULLS])
+        raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {known}")
+    stats = _partition_statistics(file, name) or (file.statistics.get(name) if name else None)
+    if stats is None or stats.null_count is None:
+        return True
+    if operator == "is null":
+        return stats.null_count > 0
+    if stats.null_count == file.num_rows:
+        return False  # nulls satisfy nothing
+    if operator == "not null" or stats.low is None or stats.high is None:
+        return True
+    planned = [_planned(one) for one in value] if operator == "in" else _planned(value)
+    try:
+        return _COMPARISONS[operator](stats.low, stats.high, planned)
+    except TypeError:
+        return True
+
+
+def _partition_statistics(file: ScanFile, name: str | None) -> ColumnStatistics | None:
+    if name is None or name not in file.partition:
+        return None
+    value = file.partition[name]
+    return ColumnStatistics(value, value, file.num_rows if value is None else 0, file.num_rows)

@@ -1,0 +1,82 @@
+"""One tiering round in a Paimon lake: what its tasks are told, and the commit that is fenced by the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pypaimon.common.json_util import JSON
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
+from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
+
+
+def write_context(place: PaimonPlace) -> WriteContext:
+    table = place.require()
+    place.require_owner(table)
+    spec = place.spec
+    shape = PaimonShape(table.schema, table.location)
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json())
+
+
+def commit_round(
+    place: PaimonPlace, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+) -> LakeSnapshot | None:
+    """See `LakeTable.commit`."""
+    is_truncated = not same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+        return None
+    require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    shape = PaimonShape.from_json(context.lake)
+    properties = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
+
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        _require_shape(table, shape)
+        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        require_offsets(table.location, found, expected)
+        require_present(place.files_at, files)
+        return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
+
+    snapshot = commit_snapshot(place, validated)
+    return LakeSnapshot(snapshot.id, dict(new.ends), snapshot.time_millis, dict(new.starts))
+
+
+def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
+    """The offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
+
+    Raises `LakeRolledBackError` where that one was expired.
+    """
+    below: Snapshot | None = snapshot
+    while below is not None:
+        text = (below.properties or {}).get(OFFSETS_PROPERTY)
+        if text is not None:
+            return parse_offsets(text, place.spec.table_uuid, below.id, place.location)
+        if below.id == 1:
+            return None
+        oldest, below = below, place.snapshots.find(below.id - 1)
+    raise LakeRolledBackError(
+        f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
+        f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
+        "offsets, or drop the lake table and tier again"
+    )
+
+
+def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+    found = offsets_at(place, snapshot)
+    if found is None:
+        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
+    return LakeSnapshot(snapshot.id, dict(found.offsets), snapshot.time_millis, dict(found.starts))
+
+
+def _require_shape(table: PaimonTable, shape: PaimonShape) -> None:
+    if JSON.to_json(table.schema) != JSON.to_json(shape.schema):
+        raise CommitConflictError(
+            f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
+            f"{shape.schema.id}; tier again"
+        )

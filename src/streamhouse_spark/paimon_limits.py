@@ -1,0 +1,55 @@
+"""What columns of a table must be so that Paimon can hold it, and find its rows again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.ddl import type_name
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema import TableSchema
+
+_OWN_PREFIX: Final = "_key_"
+_OWN_NAMES: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
+"""Names of Paimon's own columns."""
+BUCKET_KEY_DIGITS_MAX: Final = 18
+
+
+def check_paimon_columns(schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str]) -> None:
+    """Raises `SchemaMismatchError` for a name that is Paimon's own, `InvalidOptionError` for a column that cannot have
+    its role.
+    """
+    for name in schema.names:
+        if name.casefold() in _OWN_NAMES or name.casefold().startswith(_OWN_PREFIX):
+            raise SchemaMismatchError(f"the column name '{name}' is Paimon's own; rename the column")
+    for name in partition_by:
+        _check_partition_column(name, schema.column(name).type)
+    for name in bucket_key:
+        _check_bucket_key(name, schema.column(name).type)
+        if name in partition_by:
+            raise InvalidOptionError(f"bucket.key '{name}' is a partition column, which Paimon refuses; choose another")
+
+
+def _check_partition_column(name: str, arrow: pa.DataType) -> None:
+    """The values name folders, and readers of other languages have to make the same names of them."""
+    is_type = pa.types
+    if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
+        raise InvalidOptionError(
+            f"partition column '{name}' has type {type_name(arrow)}; a Paimon lake is partitioned by integers, text or "
+            "dates here"
+        )
+
+
+def _check_bucket_key(name: str, arrow: pa.DataType) -> None:
+    if pa.types.is_decimal(arrow) and arrow.precision > BUCKET_KEY_DIGITS_MAX:
+        raise InvalidOptionError(
+            f"bucket.key '{name}' has type {type_name(arrow)}: of more than {BUCKET_KEY_DIGITS_MAX} digits Paimon's "
+            "libraries take different buckets; choose another column, or use iceberg"
+        )
+    if "," in name or name != name.strip():
+        raise InvalidOptionError(
+            f"bucket.key {name!r} has a comma or blanks at its ends, which Paimon's option bucket-key cannot say; "
+            "rename the column, or choose another"
+        )

@@ -1,0 +1,132 @@
+"""A table with a Paimon lake in Spark: SQL, tiering by its executors, time travel, joins, streams."""
+
+from __future__ import annotations
+
+import pytest
+from pypaimon import CatalogFactory
+
+from spark.session import COLUMNS, rows
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.spark import tier
+
+pytestmark = pytest.mark.spark
+NAME = "paimon_lake.orders"
+SQL = f"streamhouse.{NAME}"
+LAKE = "streamhouse.paimon_lake.`orders$lake`"
+NUM_ROWS = 400
+FILTERS = [
+    "id = 7",
+    "id in (1, 250, 399, 1000)",
+    "id is null",
+    "id > 310 and region = 'r1'",
+    "region is null",
+    "region <=> null or id < 3",
+    "name like 'n1%'",
+    "day >= date'2026-01-03'",
+    "amount > 10",
+    "at < timestamp'2026-01-01 00:01:00Z'",
+]
+
+
+@pytest.fixture(scope="module")
+def orders(spark, wh):
+    """Ids 0 to 299 in the lake, in two rounds, the others in the log; and one row without an id."""
+    wh.create_database("paimon_lake")
+    spark.sql(
+        f"CREATE TABLE {SQL} (id bigint, name string, region string, day date, amount decimal(12,2), at timestamp) "
+        "PARTITIONED BY (region, bucket(4, id)) TBLPROPERTIES ('table.datalake.format' = 'paimon', "
+        "'table.statistics.columns' = '*')"
+    )
+    made = (
+        "SELECT id, concat('n', id), if(id % 5 = 0, null, concat('r', id % 5)), "
+        "date_add(date'2026-01-01', int(id % 4)), cast(id % 20 as decimal(12,2)), timestamp_seconds(1767225600 + id)"
+    )
+    for first, last in ((0, 200), (200, 300)):
+        spark.sql(f"INSERT INTO {SQL} {made} FROM range({first}, {last})")
+        assert tier(spark, wh.url, [NAME])[NAME].rows == last - first
+    spark.sql(f"INSERT INTO {SQL} {made} FROM range(300, {NUM_ROWS})")
+    spark.sql(f"INSERT INTO {SQL} VALUES (null, 'none', 'r1', null, null, null)")
+    spark.createDataFrame(spark.sql(f"{made} FROM range({NUM_ROWS})").collect(), spark.table(SQL).schema).unionByName(
+        spark.sql(f"SELECT * FROM {SQL} WHERE name = 'none'")
+    ).createOrReplaceTempView("paimon_orders")
+    return wh.table(NAME)
+
+
+def _ids(frame):
+    return sorted((row["id"] for row in frame.select("id").collect()), key=repr)
+
+
+@pytest.mark.parametrize("where", ["true", *FILTERS])
+def test_the_catalog_reads_log_and_lake_as_one(spark, orders, where):
+    assert _ids(spark.sql(f"SELECT id FROM {SQL} WHERE {where}")) == _ids(
+        spark.sql(f"SELECT id FROM paimon_orders WHERE {where}")
+    )
+
+
+def test_every_row_once_and_whole(spark, orders, wh):
+    for found in (spark.table(SQL), spark.read.format("streamhouse").option("warehouse", wh.url).load(NAME)):
+        assert found.exceptAll(spark.table("paimon_orders")).count() == 0
+        assert found.count() == NUM_ROWS + 1
+
+
+def test_the_lake_alone_and_earlier(spark, orders, wh):
+    assert _ids(spark.table(LAKE)) == sorted(range(300), key=repr)
+    assert spark.sql(f"SELECT * FROM {LAKE} VERSION AS OF 1").count() == 200
+    snapshots = spark.table("streamhouse.paimon_lake.`orders$lake$snapshots`")
+    assert [row["snapshot_id"] for row in snapshots.orderBy("snapshot_id").collect()] == [1, 2]
+    files = spark.table("streamhouse.paimon_lake.`orders$lake$files`")
+    assert files.selectExpr("sum(record_count)").first()[0] == 300
+    stock = CatalogFactory.create({"warehouse": f"{wh.url}/lake"}).get_table(NAME).new_read_builder()
+    assert stock.new_read().to_arrow(stock.new_scan().plan().splits()).num_rows == 300
+
+
+def test_a_join_with_buckets_of_another_function(spark, orders, wh):
+    """Buckets of Iceberg are no buckets of Paimon: Spark may not take one for the other."""
+    other = wh.create_table("paimon_lake.names", COLUMNS, buckets=4, properties={"bucket.key": "id"})
+    other.append(rows(NUM_ROWS))
+    tier(spark, wh.url, ["paimon_lake.names"])
+    joined = spark.sql(f"SELECT o.id FROM {SQL} o JOIN streamhouse.paimon_lake.names n ON o.id = n.id")
+    assert joined.count() == NUM_ROWS
+    assert spark.sql(f"SELECT id, count(*) c FROM {SQL} GROUP BY id HAVING c > 1").count() == 0
+
+
+def test_a_trimmed_range_is_read_from_the_lake_with_its_offsets(spark, orders):
+    lake = orders.open_lake()
+    assert sum(len(range(log.end)) for log in orders.refresh().buckets.values()) == NUM_ROWS + 1
+    ids = []
+    for bucket, end in lake.newest().offsets.items():
+        ids += [i for _, batch in lake.read_offsets(bucket, OffsetRange(0, end)) for i in batch["id"].to_pylist()]
+    assert sorted(ids) == list(range(300))
+
+
+def test_overwritten_widened_and_emptied(spark, wh):
+    name = "streamhouse.paimon_lake.changing"
+    spark.sql(f"CREATE TABLE {name} (id bigint) TBLPROPERTIES ('table.datalake.format' = 'paimon', 'bucket.num' = '2')")
+    for first in (0, 10):
+        spark.sql(f"INSERT INTO {name} SELECT id FROM range({first}, {first + 10})")
+    tier(spark, wh.url, ["paimon_lake.changing"])
+    spark.sql(f"INSERT OVERWRITE {name} SELECT id FROM range(5)")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN note string")
+    spark.sql(f"INSERT INTO {name} VALUES (5, 'new')")
+    tier(spark, wh.url, ["paimon_lake.changing"])
+    lake = spark.table("streamhouse.paimon_lake.`changing$lake`")
+    for found in (lake, spark.table(name)):
+        assert sorted(map(tuple, found.collect())) == [*((i, None) for i in range(5)), (5, "new")]
+    spark.sql(f"TRUNCATE TABLE {name}")
+    assert spark.table(name).count() == 0
+    tier(spark, wh.url, ["paimon_lake.changing"])
+    assert spark.table("streamhouse.paimon_lake.`changing$lake`").count() == 0
+    spark.sql(f"DROP TABLE {name}")
+
+
+def test_what_is_not_built_is_refused(spark, wh):
+    wh.create_database("paimon_lake")
+    paimon = "'table.datalake.format' = 'paimon'"
+    for columns, properties, told in (
+        ("id bigint", f"{paimon}, 'primary.key' = 'id'", "primary.key is not built yet"),
+        ("id bigint", f"{paimon}, 'table.datalake.auto-compaction' = 'true'", "auto-compaction is not built yet"),
+    ):
+        with pytest.raises(Exception, match=told):
+            spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused ({columns}) TBLPROPERTIES ({properties})")
+    with pytest.raises(Exception, match="not built yet for Paimon"):
+        spark.sql("CALL streamhouse.system.expire_lake_snapshots('paimon_lake.orders')").collect()

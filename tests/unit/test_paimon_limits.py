@@ -1,0 +1,66 @@
+"""What columns have to be so that Paimon can hold the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import lake_location
+from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.schema import TableSchema
+
+SCHEMA = TableSchema.of(
+    "id bigint, day date, price double, at timestamp, name string, ok boolean, large decimal(20,2), "
+    "small decimal(18,2), `a,b` int, ` c ` int"
+)
+PAIMON = {"table.datalake.format": "paimon"}
+
+
+@pytest.mark.parametrize("key", ["id", "day", "at", "name", "small"])
+def test_bucket_keys(key):
+    properties = parse_properties({**PAIMON, "bucket.key": key}, SCHEMA)
+    assert (properties.datalake_format, properties.bucket_key) == ("paimon", (key,))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("large", "of more than 18 digits Paimon's libraries take different buckets"),
+        ("price", "cannot be bucketed"),
+        ("`a,b`", "which Paimon's option bucket-key cannot say"),
+        ("` c `", "which Paimon's option bucket-key cannot say"),
+    ],
+)
+def test_bucket_keys_that_paimon_cannot_have(key, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        parse_properties({**PAIMON, "bucket.key": key}, SCHEMA)
+    parse_properties({"bucket.key": "large"}, SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["price", "at", "ok", "small"])
+def test_partition_columns_whose_folders_others_name_differently(name):
+    with pytest.raises(InvalidOptionError, match=f"partition column '{name}' has type"):
+        parse_properties(PAIMON, SCHEMA, (name,))
+    parse_properties({}, SCHEMA, (name,))
+    parse_properties(PAIMON, SCHEMA, ("id", "day", "name"))
+
+
+def test_a_bucket_key_that_is_a_partition_column():
+    with pytest.raises(InvalidOptionError, match="is a partition column"):
+        parse_properties({**PAIMON, "bucket.key": "id"}, SCHEMA, ("ID",))
+
+
+@pytest.mark.parametrize("name", ["_KEY_id", "_value_kind", "_SEQUENCE_NUMBER", "rowkind"])
+def test_names_that_are_paimons_own(name):
+    schema = TableSchema.of(f"id bigint, {name} int")
+    with pytest.raises(SchemaMismatchError, match=f"'{name}' is Paimon's own"):
+        parse_properties(PAIMON, schema)
+    parse_properties({}, schema)
+
+
+def test_where_the_lake_lies():
+    path, uuid = TablePath("sales", "orders"), "0123456789abcdef0123456789abcdef"
+    assert lake_location(path, uuid, taken=False, lake_format="paimon") == "lake/sales.db/orders"
+    assert lake_location(path, uuid, taken=True, lake_format="paimon") == "lake/sales.db/orders-01234567"
+    assert lake_location(path, uuid, taken=False) == "lake/sales/orders"
