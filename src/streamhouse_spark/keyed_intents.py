@@ -95,7 +95,7 @@ def _prepared(table: Table, write: IntentWrite, bucket: int, read: ReadIntents) 
         at = EMPTY if write.overwrites else place_of(state, bucket)
         stager = table.keyed.stager(shape, write.engine(shape), state)
         try:
-            staged = stager.staged(bucket, write.batch(shape, read), state, at)
+            staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
         except TabletAheadError:
             continue
         return PreparedChanges(bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms)

@@ -16,11 +16,11 @@ import pyarrow as pa
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.base import LakeSplit
-from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.pin import Pin, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from streamhouse_spark.lake import parallel
+from streamhouse_spark import parallel
 from streamhouse_spark.log import staging
 
 

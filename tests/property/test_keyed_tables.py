@@ -20,6 +20,7 @@ import pytest
 from duckdb_extensions import import_extension
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
+from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv import snapshots
@@ -279,6 +280,8 @@ def folded(view):
 def _few_changes_make_snapshots_due(monkeypatch, own_cache):
     monkeypatch.setattr(snapshots, "CHANGES_MIN", 5)
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", os.environ["STREAMHOUSE_CACHE_DIR"])
+    with one_thing_at_a_time():
+        yield
 
 
 @pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])

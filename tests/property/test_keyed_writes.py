@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.faulty_storage import FaultyStorage, sweep
+from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
@@ -191,6 +192,13 @@ def test_histories(tmp_path_factory, steps):
         assert host.rows() == model
         host.close()
     assert folded(storage, hosts[0].log.state) == model
+
+
+@pytest.fixture
+def in_order():
+    """Calls of the storage come in one order, so that the one of a fault is found again."""
+    with one_thing_at_a_time():
+        yield
 
 
 @pytest.fixture
@@ -453,7 +461,7 @@ BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch):
+def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)

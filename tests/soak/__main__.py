@@ -37,6 +37,8 @@ LONG_SCENARIOS = (
 )
 """Of these, the second crash meets every seventh call."""
 
+KEYED_STEPS = 40
+
 
 def faults(arguments: argparse.Namespace) -> str:
     """Every kind of fault at every call of every scenario."""
@@ -105,18 +107,18 @@ def keyed_histories(arguments: argparse.Namespace) -> str:
     snapshots.CHANGES_MIN = 5
     steps, faults, folds, rounds = 0, 0, 0, 0
     for number in range(arguments.examples):
-        with workspace() as directory:
+        with workspace() as directory, one_thing_at_a_time():
             seed = arguments.seed * 1_000_000 + number
             history = History(seed, directory, lake=number % 2 == 1)
             try:
-                for _ in range(60):
+                for _ in range(KEYED_STEPS):
                     history.step()
                 folds += history.finish()
             except BaseException as error:
                 error.add_note(f"in the history of seed {seed}")
                 raise
             close_tablets()
-        steps, faults, rounds = steps + 60, faults + history.fired, rounds + history.compared
+        steps, faults, rounds = steps + KEYED_STEPS, faults + history.fired, rounds + history.compared
         if number % 100 == 99:
             say(f"  {number + 1} histories, {faults} faults, {rounds} rounds")
     return (

@@ -81,13 +81,15 @@ class KeyedWriter:
                     f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
                 )
             emptying = truncating(state) if overwrite else ()
+            moved = {}
             for bucket in batches:
                 begins, end = place_of(state, bucket)
                 at = (end if emptying else begins, end)
                 if bucket in ready and ready[bucket].fits(state, at, time_ms):
                     staged[bucket] = ready[bucket].placed(at)
                 elif not self._is_right(staged.get(bucket), at):
-                    staged[bucket] = self.stager.staged(bucket, batches[bucket], state, at)
+                    moved[bucket] = at
+            staged.update(self.stager.staged(batches, moved, state))
             return (*emptying, *self._actions(staged, state, time_ms, transaction))
 
         committed = self._committed(plan, transaction)

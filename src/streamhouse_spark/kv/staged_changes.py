@@ -23,6 +23,7 @@ from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, st
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Storage
 
@@ -103,15 +104,21 @@ class ChangeStager:
     """The tablet of a bucket on this host."""
     before_images: bool = True
 
-    def staged(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> StagedChanges:
-        """What the batch changes in the bucket as this state has it; in an empty one where ``at`` says so.
+    def staged(
+        self, batches: Mapping[int, KeyedBatch], places: Mapping[int, Place], state: TableState
+    ) -> dict[int, StagedChanges]:
+        """What the batches of buckets change as this state has them; in empty ones where ``places`` say so.
 
         Durable when this returns, or carried along. Raises `TabletAheadError`, and `OffsetsTrimmedError`,
         `StorageError` where the rows cannot be had or the changes not be stored.
         """
+        changes = {bucket: self._changes(bucket, batches[bucket], state, at) for bucket, at in places.items()}
+        segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
+        return {bucket: StagedChanges(places[bucket], segments.get(bucket), c.values) for bucket, c in changes.items()}
+
+    def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> Changes:
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
-        changes = changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
-        return StagedChanges(at, self._segment(bucket, changes, state) if len(changes) else None, changes.values)
+        return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
 
     def _values(self, bucket: int, batch: KeyedBatch, state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
@@ -121,12 +128,24 @@ class ChangeStager:
             raise TabletAheadError
         return found.values
 
-    def _segment(self, bucket: int, changes: Changes, state: TableState) -> StagedSegment:
+    def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
+        """Small ones travel in the record. Of the others each waits for the store, so they are written side by side."""
         schema = state.written_schema(self.layout.schema_id).arrow
-        rows = pa.Table.from_arrays([pa.array(changes.types), *changes.columns], schema=schema)
-        if rows.nbytes <= INLINE_BYTES_MAX // state.num_buckets:
-            return stage_inline(rows, bucket, self.shape)
-        return stage_object(self.storage, state.table_uuid, self.world.ids.new_uuid(), rows, bucket, self.shape)
+        found: dict[int, StagedSegment] = {}
+        large: list[tuple[int, str, pa.Table]] = []
+        for bucket, c in changes.items():
+            rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
+            if rows.nbytes <= INLINE_BYTES_MAX // state.num_buckets:
+                found[bucket] = stage_inline(rows, bucket, self.shape)
+            else:
+                large.append((bucket, self.world.ids.new_uuid(), rows))
+
+        def store(of_bucket: tuple[int, str, pa.Table]) -> StagedSegment:
+            bucket, uuid, rows = of_bucket
+            return stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.shape)
+
+        stored = in_parallel(store, large)
+        return found | {bucket: segment for (bucket, _, _), segment in zip(large, stored, strict=True)}
 
 
 def place_of(state: TableState, bucket: int) -> Place:

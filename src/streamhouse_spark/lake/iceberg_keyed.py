@@ -25,9 +25,9 @@ from streamhouse_spark.lake.iceberg_live import KeyedFilter
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.key_lookup import find_rows
 from streamhouse_spark.lake.live_files import LiveFile
-from streamhouse_spark.lake.parallel import in_parallel
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.parallel import in_parallel
 
 FilesAt = Callable[[str], FileAccess]
 

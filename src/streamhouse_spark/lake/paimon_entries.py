@@ -15,7 +15,7 @@ from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon_place import PaimonTable
-from streamhouse_spark.lake.parallel import in_parallel
+from streamhouse_spark.parallel import in_parallel
 
 ADD: Final = 0
 DELETE: Final = 1

@@ -9,7 +9,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, O
 from streamhouse_spark.lake.base import LakeFile, same_offsets
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.offsets import FoundOffsets
-from streamhouse_spark.lake.parallel import in_parallel
+from streamhouse_spark.parallel import in_parallel
 
 
 @dataclass(frozen=True, slots=True)
