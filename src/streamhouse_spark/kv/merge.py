@@ -41,7 +41,7 @@ class ColumnwiseMerge:
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
-                columns.append(_where(there, values.take(pa.array(batch.starts))))
+                columns.append(_where(there, _chosen_of_each(batch, values, batch.starts)))
             elif self._is_target(i):
                 columns.append(self._folded(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
@@ -65,7 +65,7 @@ class ColumnwiseMerge:
         """The column's fold over the values before, where the fold begins with them, and the rows that count."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
-            return _where(batch.has_active, values.take(pa.array(batch.ends - 1)))
+            return _where(batch.has_active, _chosen_of_each(batch, values, batch.ends - 1))
         old_keys = np.flatnonzero(begins)
         rows = np.flatnonzero(batch.active)
         keys = np.concatenate([old_keys, batch.key_of_row[rows]])
@@ -108,6 +108,11 @@ def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
         for before, values in zip(old.columns, batch.columns, strict=True)
     )
     return KeyedRows(tuple(columns), new | old.there)
+
+
+def _chosen_of_each(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
+    """A value for each key: that of the row that is named."""
+    return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
 def _where(there: Bools, values: pa.Array) -> pa.Array:
