@@ -67,7 +67,7 @@ class Changes(History):
         assert any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())
 
     def warehouse(self):
-        return Warehouse("wh", storage=self.storage, world=self.tables[0].world)
+        return Warehouse("wh", storage=self.storage, world=self.processes[0].table.world)
 
 
 @pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])
