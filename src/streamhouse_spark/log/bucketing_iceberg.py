@@ -19,11 +19,11 @@ from streamhouse_spark.log.murmur import (
     Int64Array,
     UInt32Array,
     as_int64,
+    buckets_of,
     byte_strings,
     finish,
     mix_hash,
     mix_word,
-    validity,
     words_at_every_byte,
 )
 
@@ -43,16 +43,7 @@ def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt
     hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"Iceberg has no bucket for type {column.type}")
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    buckets = np.empty(len(column), dtype=np.int32)
-    position = 0
-    for chunk in chunks:
-        part = buckets[position : position + len(chunk)]
-        part[:] = (hasher(chunk) & np.uint32(0x7FFFFFFF)) % np.uint32(num_buckets)
-        if chunk.null_count:
-            part[~validity(chunk)] = 0
-        position += len(chunk)
-    return buckets
+    return buckets_of(column, lambda chunk: (hasher(chunk) & np.uint32(0x7FFFFFFF)) % np.uint32(num_buckets), of_null=0)
 
 
 def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:

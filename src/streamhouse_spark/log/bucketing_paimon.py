@@ -20,10 +20,10 @@ from streamhouse_spark.log.murmur import (
     Int64Array,
     UInt32Array,
     as_int64,
+    buckets_of,
     byte_strings,
     finish,
     mix_hash,
-    validity,
     words_at_every_byte,
 )
 
@@ -49,16 +49,8 @@ def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.
     hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"a Paimon bucket cannot be taken of type {column.type}")
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    buckets = np.empty(len(column), dtype=np.int32)
-    position = 0
-    for chunk in chunks:
-        part = buckets[position : position + len(chunk)]
-        part[:] = _buckets(hasher(chunk), num_buckets)
-        if chunk.null_count:
-            part[~validity(chunk)] = _buckets(_hash_null(), num_buckets)[0]
-        position += len(chunk)
-    return buckets
+    of_null = int(_buckets(_hash_null(), num_buckets)[0])
+    return buckets_of(column, lambda chunk: _buckets(hasher(chunk), num_buckets), of_null=of_null)
 
 
 def _buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:

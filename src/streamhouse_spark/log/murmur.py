@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -78,3 +81,18 @@ def byte_strings(array: pa.Array, offset_dtype: npt.DTypeLike) -> tuple[Int64Arr
     if data_buffer is None or last == first:
         return starts[:-1], np.diff(starts), np.zeros(0, dtype=np.uint8)
     return starts[:-1], np.diff(starts), np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
+
+
+def buckets_of(
+    column: pa.Array | pa.ChunkedArray, buckets: Callable[[pa.Array], npt.NDArray[Any]], *, of_null: int
+) -> npt.NDArray[np.int32]:
+    """The bucket of each row, given those of the rows of a chunk, which are arbitrary under nulls."""
+    found = np.empty(len(column), dtype=np.int32)
+    position = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        part = found[position : position + len(chunk)]
+        part[:] = buckets(chunk)
+        if chunk.null_count:
+            part[~validity(chunk)] = of_null
+        position += len(chunk)
+    return found
