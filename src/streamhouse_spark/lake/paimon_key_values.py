@@ -162,9 +162,9 @@ class _Run:
 
     def _close(self) -> None:
         if self._file is not None:
-            file, self._file = self._file, None
-            self._written.append(replace(file.close(), keys=self._seen.described(self._level)))
-            self._seen = _Seen(self._shape)
+            keys = self._seen.described(self._level)
+            file, self._file, self._seen = self._file, None, _Seen(self._shape)
+            self._written.append(replace(file.close(), keys=keys))
 
 
 class _Seen:
@@ -219,7 +219,7 @@ def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
         data = encoded(value.as_py(), field)
     except (OverflowError, ValueError) as error:  # before the year 1, or behind 9999
         raise LakeMismatchError(
-            f"column '{field.name}' of the primary key has the value {value}, which Paimon's libraries cannot hold "
+            f"column '{field.name}' of the primary key has a value that Paimon's libraries cannot hold "
             f"({error}); delete the row, or use table.datalake.format=iceberg"
         ) from error
     assert data is not None, "keys are not null"
