@@ -17,7 +17,9 @@ _OWN_NAMES: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_ro
 BUCKET_KEY_DIGITS_MAX: Final = 18
 
 
-def check_paimon_columns(schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str]) -> None:
+def check_paimon_columns(
+    schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str], primary_key: Sequence[str] = ()
+) -> None:
     """Raises `SchemaMismatchError` for a name that is Paimon's own, `InvalidOptionError` for a column that cannot have
     its role.
     """
@@ -30,6 +32,13 @@ def check_paimon_columns(schema: TableSchema, partition_by: Sequence[str], bucke
         _check_bucket_key(name, schema.column(name).type)
         if name in partition_by:
             raise InvalidOptionError(f"bucket.key '{name}' is a partition column, which Paimon refuses; choose another")
+    for name in primary_key:
+        _check_key_column(name, schema.column(name).type)
+    if primary_key and set(primary_key) <= set(partition_by):
+        raise InvalidOptionError(
+            f"all columns of the primary key {', '.join(primary_key)} are partition columns, which Paimon refuses; add "
+            "another column to the key, or use iceberg"
+        )
 
 
 def _check_partition_column(name: str, arrow: pa.DataType) -> None:
@@ -39,6 +48,15 @@ def _check_partition_column(name: str, arrow: pa.DataType) -> None:
         raise InvalidOptionError(
             f"partition column '{name}' has type {type_name(arrow)}; a Paimon lake is partitioned by integers, text or "
             "dates here"
+        )
+
+
+def _check_key_column(name: str, arrow: pa.DataType) -> None:
+    """Paimon's readers tell keys apart where there is one here: -0.0 and 0.0, and NaN in Python."""
+    if pa.types.is_floating(arrow):
+        raise InvalidOptionError(
+            f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values Paimon's libraries tell "
+            "apart; choose a column of another type, or use iceberg"
         )
 
 

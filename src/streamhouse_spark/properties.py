@@ -162,14 +162,13 @@ def parse_properties(
     )
     if parsed.datalake_format == "paimon":
         _require_built(parsed)
-        check_paimon_columns(schema, partitions, bucket_key)
+        check_paimon_columns(schema, partitions, bucket_key, primary_key)
     return parsed
 
 
 def _require_built(properties: TableProperties) -> None:
     """Refuse what a Paimon lake does not have yet, rather than find out when the table is tiered."""
     not_built = {
-        PRIMARY_KEY: bool(properties.primary_key),
         "table.datalake.auto-compaction": properties.datalake_auto_compaction,
         "table.datalake.auto-expire-snapshot": properties.datalake_auto_expire_snapshot,
     }

@@ -14,6 +14,7 @@ from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake import iceberg_compact_keyed
+from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -21,16 +22,21 @@ from streamhouse_spark.storage_memory import MemoryStorage
 SCHEMA = TableSchema.of("id bigint not null, name string, n bigint")
 
 
-def opened(storage: Storage, seed: int, rows: dict | None = None) -> KeyedTable:
-    table = KeyedTable(storage, sim_world(seed), SCHEMA, bucket_key="id", num_buckets=2)
+@pytest.fixture(params=["iceberg", "paimon"])
+def lake_format(request) -> LakeFormat:
+    return request.param
+
+
+def opened(lake_format: LakeFormat, storage: Storage, seed: int, rows: dict | None = None) -> KeyedTable:
+    table = KeyedTable(storage, sim_world(seed), SCHEMA, bucket_key="id", num_buckets=2, lake_format=lake_format)
     table.rows = dict(rows or {})
     return table
 
 
-def prepared() -> tuple[MemoryStorage, dict, dict]:
+def prepared(lake_format: LakeFormat) -> tuple[MemoryStorage, dict, dict]:
     """A table with two rounds in the lake and changes that wait; the rows in the lake, and all."""
     storage = MemoryStorage(sim_world())
-    table = opened(storage, 1)
+    table = opened(lake_format, storage, 1)
     table.change([(i, f"n{i}", i) for i in range(10)])
     table.tier()
     table.change([(1, "b", 1), (11, "c", 1)], [(2,)])
@@ -40,24 +46,34 @@ def prepared() -> tuple[MemoryStorage, dict, dict]:
     return storage, held, dict(table.rows)
 
 
-def swept(work: Callable[[KeyedTable], object], check: Callable[[Storage], None]) -> Counter[str]:
+def copied(storage: MemoryStorage) -> MemoryStorage:
+    other = MemoryStorage(sim_world())
+    other._objects = dict(storage._objects)
+    return other
+
+
+def swept(
+    lake_format: LakeFormat, work: Callable[[KeyedTable], object], check: Callable[[Storage], None]
+) -> Counter[str]:
     """Every fault at calls that write objects; at others those that differ in effect."""
     outcomes: Counter[str] = Counter()
+    past = prepared(lake_format)[0]
     whole = WRITES - {"create.write", "create.open"}
     rest = {"create.write", "create.open", "read", "read_ranges", "size_bytes", "list", "list_names"}
 
     def run(storage: Storage) -> None:
         clear_manifest_cache()
-        work(opened(storage, 2))
+        work(opened(lake_format, storage, 2))
 
     with one_thing_at_a_time():
         for methods, faults in ((whole, tuple(Fault)), (rest, (Fault.ERROR_BEFORE,))):
-            for attempt in sweep(lambda: prepared()[0], run, methods=methods, faults=faults):
+            for attempt in sweep(lambda: copied(past), run, methods=methods, faults=faults):
                 try:
                     check(attempt.store)
                 except (AssertionError, StreamhouseError) as error:
                     raise AssertionError(f"{attempt}: {error}") from error
                 outcomes[type(attempt.raised).__name__] += 1
+    print(f"{lake_format}: {outcomes.total()} faults: {dict(outcomes)}")  # noqa: T201 - figures are what a sweep is for
     return outcomes
 
 
@@ -65,54 +81,58 @@ def sorted_rows(rows: dict) -> list[tuple]:
     return sorted(rows.values(), key=repr)
 
 
-def in_lake(storage: Storage, seed: int) -> list[tuple]:
-    return opened(storage, seed).lake_rows()
+def in_lake(lake_format: LakeFormat, storage: Storage, seed: int) -> list[tuple]:
+    return opened(lake_format, storage, seed).lake_rows()
 
 
 @pytest.mark.slow
-def test_a_round():
-    _, held, rows = prepared()
+def test_a_round(lake_format):
+    _, held, rows = prepared(lake_format)
 
     def check(store: Storage) -> None:
-        assert in_lake(store, 3) in (sorted_rows(held), sorted_rows(rows))
-        again = opened(store, 4, rows)
+        assert in_lake(lake_format, store, 3) in (sorted_rows(held), sorted_rows(rows))
+        again = opened(lake_format, store, 4, rows)
         again.tier()
-        assert in_lake(store, 5) == sorted_rows(rows)
+        assert in_lake(lake_format, store, 5) == sorted_rows(rows)
         assert again.lake().newest().offsets == again.log.refresh().ends == again.state.lake.offsets
 
-    outcomes = swept(lambda table: table.tier(), check)
+    outcomes = swept(lake_format, lambda table: table.tier(), check)
     assert outcomes["Crash"]
     assert outcomes["NoneType"]
 
 
 @pytest.mark.slow
-def test_a_compaction(monkeypatch):
+def test_a_compaction(lake_format, monkeypatch):
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
-    _, held, rows = prepared()
+    _, held, rows = prepared(lake_format)
 
     def check(store: Storage) -> None:
-        assert in_lake(store, 3) == sorted_rows(held)
-        again = opened(store, 4, rows)
+        assert in_lake(lake_format, store, 3) == sorted_rows(held)
+        again = opened(lake_format, store, 4, rows)
         again.tier()
-        assert in_lake(store, 5) == sorted_rows(rows)
+        assert in_lake(lake_format, store, 5) == sorted_rows(rows)
         again.lake().compact()
-        assert live_deletes(again.lake()) == {}
-        assert in_lake(store, 6) == sorted_rows(rows)
+        if lake_format == "paimon":
+            assert again.unmerged_rows() == sorted_rows(rows)
+        else:
+            assert live_deletes(again.lake()) == {}
+        assert in_lake(lake_format, store, 6) == sorted_rows(rows)
 
-    outcomes = swept(lambda table: table.lake().compact(), check)
+    outcomes = swept(lake_format, lambda table: table.lake().compact(), check)
     assert outcomes["Crash"]
     assert outcomes["NoneType"]
 
 
 @pytest.mark.slow
-def test_a_rival_in_the_middle_of_a_round(monkeypatch):
+def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch):
     """Another process tiers, compacts and expires meanwhile, at every second call."""
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
     calls = 0
+    past, _, rows = prepared(lake_format)
     with one_thing_at_a_time():
         while True:
-            storage, _, rows = prepared()
-            rival = opened(storage, 7, rows)
+            storage = copied(past)
+            rival = opened(lake_format, storage, 7, rows)
 
             def interrupt(
                 number: int, _method: str, _key: str, rival: KeyedTable = rival, at: int = calls
@@ -120,12 +140,13 @@ def test_a_rival_in_the_middle_of_a_round(monkeypatch):
                 if number == at:
                     rival.tier()
                     rival.lake().compact()
-                    rival.lake().expire(keep_last=1, keep_ms=-60_000)
+                    if rival.lake().is_maintained:
+                        rival.lake().expire(keep_last=1, keep_ms=-60_000)
                 return None
 
             faulty = FaultyStorage(storage, interrupt)
-            opened(faulty, 2).tier()
-            assert in_lake(storage, 8) == sorted_rows(rows), f"a rival at call {calls}"
+            opened(lake_format, faulty, 2).tier()
+            assert in_lake(lake_format, storage, 8) == sorted_rows(rows), f"a rival at call {calls}"
             if len(faulty.trace) <= calls:
                 break
             calls += 2

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
+from pypaimon import CatalogFactory
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
 from streamhouse_spark.log.actions import Append, Create, SetSchema
-from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
+from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment_writer import SegmentShape, stage_inline
@@ -24,10 +29,12 @@ from streamhouse_spark.log.staging import truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import commit_key
+from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
 UUID = "6" * 32
+LOCATIONS: Mapping[LakeFormat, str] = {"iceberg": "lake/d/t", "paimon": "lake/d.db/t"}
 ITEMS = TableSchema.of("id bigint not null, name string, n bigint")
 Row = tuple[Any, ...]
 
@@ -47,8 +54,9 @@ class KeyedTable:
         num_buckets: int = 1,
         before_images: bool = True,
         target_file_bytes: int = 128 << 20,
+        lake_format: LakeFormat = "iceberg",
     ) -> None:
-        self.storage, self.world = storage, world
+        self.storage, self.world, self.lake_format = storage, world, lake_format
         self.bucket_key, self.before_images, self.target_file_bytes = bucket_key, before_images, target_file_bytes
         create = Create("d.t", schema, tuple(partition_by), num_buckets, {"primary.key": ",".join(key)}, "lake/d/t")
         record = encode_record(Record(1, UUID, "first", 0, (create,)), "0" * 32)
@@ -95,7 +103,9 @@ class KeyedTable:
         wide = len(schema) - 1
         columns = zip(*((int(kind), *row, *[None] * (wide - len(row))) for kind, row in changes), strict=True)
         rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-        buckets = iceberg_buckets(rows[self.bucket_key], state.num_buckets) if self.bucket_key else [0] * len(rows)
+        buckets: Any = [0] * len(rows)
+        if self.bucket_key:
+            buckets = buckets_of(rows[self.bucket_key], state.num_buckets, self.lake_format)
         by_bucket = {b: rows.filter(pa.array([x == b for x in buckets])) for b in sorted(set(map(int, buckets)))}
         shape = SegmentShape(state.schema_id, state.partition_by)
         staged = [stage_inline(part, bucket, shape) for bucket, part in by_bucket.items()]
@@ -122,12 +132,12 @@ class KeyedTable:
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def lake(self, storage: Storage | None = None) -> IcebergLake:
+    def lake(self, storage: Storage | None = None) -> Any:
         state = self.log.refresh()
         spec = LakeTableSpec(
             table_uuid=UUID,
             path=TablePath("d", "t"),
-            location="lake/d/t",
+            location=LOCATIONS[self.lake_format],
             schema=state.schema,
             partition_by=state.partition_by,
             bucket_key=(self.bucket_key,) if self.bucket_key else (),
@@ -135,7 +145,8 @@ class KeyedTable:
             target_file_bytes=self.target_file_bytes,
             primary_key=state.primary_key,
         )
-        return IcebergLake(storage or self.storage, spec, world=self.world)
+        lake = PaimonLake if self.lake_format == "paimon" else IcebergLake
+        return lake(storage or self.storage, spec, world=self.world)
 
     def tier(self, *, before_commit: Any = None, **options: Any) -> TieringReport:
         """``before_commit`` runs between the tasks of a round and its commit."""
@@ -156,8 +167,26 @@ class KeyedTable:
         return rows_of(self.lake().to_arrow(self.lake().plan_read(schema=self.state.schema)), self.state.schema)
 
     def foreign_rows(self) -> list[Row]:
-        """As pyiceberg alone reads the lake."""
+        """As pyiceberg, or pypaimon, alone reads the lake."""
+        if self.lake_format == "paimon":
+            return rows_of(read_by_pypaimon(self.storage), self.state.schema)
         return rows_of(self.lake().place.load().scan().to_arrow(), self.state.schema)
+
+    def unmerged_rows(self) -> list[Row]:
+        """All rows of all live data files of a Paimon lake, as a reader has them that merges nothing."""
+        lake = self.lake()
+        snapshot = lake.newest()
+        files = lake.scan_files(
+            snapshot_id=snapshot.id, columns=self.state.schema.names[:1], schema=self.state.schema
+        ).files
+        found = [one.location for file in files for one in (file.merge.files if file.merge else (file,))]
+        keys = [location.removeprefix(f"{self.storage.url}/") for location in found]
+        tables = [pq.read_table(pa.BufferReader(self.storage.read(key))) for key in keys]
+        names = list(self.state.schema.names)
+        rows = [
+            table.select([n for n in names if n in table.column_names]).replace_schema_metadata() for table in tables
+        ]
+        return rows_of(pa.concat_tables(rows, promote_options="default"), self.state.schema) if rows else []
 
     def expected(self) -> list[Row]:
         return sorted(self.rows.values(), key=repr)
@@ -167,6 +196,18 @@ def rows_of(table: pa.Table, schema: TableSchema) -> list[Row]:
     """The rows in the columns of a schema, sorted; a column that is not there is null."""
     columns = [table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in schema.names]
     return sorted(zip(*columns, strict=True), key=repr)
+
+
+def read_by_pypaimon(storage: Storage, name: str = "d.t", **options: str) -> pa.Table:
+    """All rows of a lake table, as pypaimon alone reads them from a copy on a disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        for info in storage.list("lake/"):
+            path = Path(folder, info.key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(storage.read(info.key))
+        found = CatalogFactory.create({"warehouse": f"{folder}/lake"}).get_table(name)
+        builder = (found.copy(options) if options else found).new_read_builder()
+        return builder.new_read().to_arrow(builder.new_scan().plan().splits())
 
 
 def live_deletes(lake: IcebergLake) -> Mapping[str, int]:

@@ -2,8 +2,8 @@
 
 Several processes on hosts of their own write, delete, update parts, overwrite, truncate, add a column, look up,
 maintain (snapshots by key, trimming, merging, cleaning), lose their caches, and meet failing calls of the storage.
-After each step what one of them reads is what the dictionary holds, and after each round what DuckDB reads in the lake;
-at the end the union read, lookups, and the folded changelog all are.
+After each step what one of them reads is what the dictionary holds, and after each round what DuckDB, or of a Paimon
+lake pypaimon, reads in the lake; at the end the union read, lookups, and the folded changelog all are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from duckdb_extensions import import_extension
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
+from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
@@ -57,13 +58,13 @@ class Process:
 class History:
     """One table, its processes, and the dictionary: (dt, id) → row.
 
-    With a lake it lies on a disk, where DuckDB reads what each round made of it. With ``faults`` some steps meet a
-    failing call of the storage: they change all they should or nothing, as they are told or not.
+    With a lake it lies on a disk, where another engine reads what each round made of it. With ``faults`` some steps
+    meet a failing call of the storage: they change all they should or nothing, as they are told or not.
     """
 
-    def __init__(self, seed, folder, *, lake=False, faults=True):
+    def __init__(self, seed, folder, *, lake=None, faults=True):
         self.rng = random.Random(seed)
-        self.has_lake = lake
+        self.lake = lake
         self.has_faults = faults
         self.clock = SimClock()
         self.folder = folder
@@ -80,7 +81,11 @@ class History:
         self.processes[0].warehouse.create_table(
             "t", COLUMNS, primary_key=["dt", "id"], partition_by=["dt"] if partitioned else (),
             buckets=self.rng.choice([1, 3]),
-            properties={"table.log.ttl": "2h", "table.datalake.enabled": str(lake).lower()},
+            properties={
+                "table.log.ttl": "2h",
+                "table.datalake.enabled": str(lake is not None).lower(),
+                "table.datalake.format": lake or "iceberg",
+            },
         )  # fmt: skip
 
     def at(self, host):
@@ -98,7 +103,7 @@ class History:
         host = self.rng.randrange(2)
         table = self.at(host)
         kinds = ["upsert"] * 6 + ["partial", "partial", "delete", "delete", "overwrite", "truncate", "column", "lose"]
-        tiering = ["tier"] * 5 + ["compact", "expire"] if self.has_lake else []
+        tiering = ["tier"] * 5 + ["compact", "expire"] if self.lake else []
         kind = self.rng.choice([*kinds, *tiering, "maintain", "maintain", "lookup", "reopen"])
         if self.has_faults and self.rng.random() < 0.25:
             self.failing(kind, host)
@@ -189,7 +194,7 @@ class History:
         table.maintain()
 
     def tier(self, table):
-        """Every row is in the lake then, for us and for DuckDB."""
+        """Every row is in the lake then, for us and for others."""
         table.refresh()
         job = TieringJob(table.log, table.open_lake(), world=table.world)
         job.run(run_tasks_locally(table.storage, table.settings, table.world))
@@ -197,9 +202,11 @@ class History:
             assert not self.model
             return
         self.compare(table.lake.to_arrow())
-        connection = duck()
-        path = self.path / table.state.lake_location
-        self.compare(connection.execute(f"SELECT * FROM iceberg_scan('{path}')").arrow().read_all())
+        if self.lake == "paimon":
+            self.compare(read_by_pypaimon(self.storage, table.name))
+        else:
+            path = self.path / table.state.lake_location
+            self.compare(duck().execute(f"SELECT * FROM iceberg_scan('{path}')").arrow().read_all())
         self.compared += 1
 
     def compare(self, found):
@@ -213,7 +220,7 @@ class History:
 
     def expire(self, table):
         self.clock.advance(HOUR_MS)
-        if table.open_lake().exists():
+        if table.open_lake().exists() and table.open_lake().is_maintained:
             table.open_lake().expire(keep_last=1, keep_ms=0)
 
     def lookup(self, table):
@@ -284,8 +291,10 @@ def _few_changes_make_snapshots_due(monkeypatch, own_cache):
         yield
 
 
-@pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("lake", "seed"),
+    [(lake, seed) for lake, num in ((None, 12), ("iceberg", 10), ("paimon", 6)) for seed in range(num)],
+)
 def test_histories(seed, lake, tmp_path):
     history = History(seed, tmp_path, lake=lake)
     for _ in range(30):
@@ -297,7 +306,7 @@ def test_histories_do_what_they_are_for(tmp_path):
     """The histories above would prove little if nothing was ever trimmed, restored, failing, folded or tiered."""
     trimmed, restored, fired, folds, compared = 0, 0, 0, 0, 0
     for seed in range(10):
-        history = History(seed, tmp_path / str(seed), lake=seed % 5 == 0)
+        history = History(seed, tmp_path / str(seed), lake="iceberg" if seed % 5 == 0 else None)
         for _ in range(30):
             history.step()
         state = history.at(0).refresh()

@@ -10,7 +10,7 @@ from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePi
 from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.files import lake_files
-from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
+from streamhouse_spark.lake.split_read import read_split as read_lake_split
 from streamhouse_spark.log.scan import LogSplit, read_split
 from streamhouse_spark.table import Table
 from streamhouse_spark.union_read import read_tail, without

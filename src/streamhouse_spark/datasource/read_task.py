@@ -27,7 +27,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.files import FileAccess, lake_files
 from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
-from streamhouse_spark.lake.parquet_read import read_split as read_lake_split
+from streamhouse_spark.lake.split_read import read_split as read_lake_split
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
 from streamhouse_spark.log.scan import read_split, require_not_truncated
 from streamhouse_spark.log.state import CHANGE_COLUMN
@@ -99,7 +99,11 @@ def _read(
 def _read_lake_places(
     files: FileAccess, table_uuid: str, piece: LakePiece, projection: LakeProjection, metadata: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Lake rows with their places in the log: null where another engine wrote the file."""
+    """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
+    if piece.split.merge is not None:
+        for batch in read_lake_split(files, piece.split, projection):
+            yield add_places(batch, metadata, piece.split.bucket, None)
+        return
     ours = offset_file(files, piece.split.location, table_uuid)
     offsets = ours.runs.offsets() if ours is not None else None
     bucket = ours.bucket if ours is not None else piece.bucket

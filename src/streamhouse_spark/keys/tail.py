@@ -45,7 +45,7 @@ class Tail:
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
         after = np.flatnonzero(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-        keys = encode_keys([_one_chunk(columns[place].take(pa.array(after))) for place in key_places])
+        keys = encode_keys([one_chunk(columns[place].take(pa.array(after))) for place in key_places])
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
@@ -146,6 +146,6 @@ def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
     return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     chunks = column.chunks
     return chunks[0] if len(chunks) == 1 else pa.nulls(0, column.type) if not chunks else column.combine_chunks()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.lake.key_range import KeyRange
 from streamhouse_spark.lake.live_files import DeletedRows, LiveFile, bytes_of, text_of
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
@@ -78,6 +79,15 @@ class LakeFile:
     split_offsets: tuple[int, ...] = ()
     deletes: DeletedRows | None = None
     """None for a data file."""
+    keys: KeyRange | None = None
+    """In a lake whose readers merge by key, what they have to know of the file."""
+
+    @property
+    def num_left(self) -> int:
+        """Rows that are there afterwards because of this file."""
+        if self.deletes is not None:
+            return 0
+        return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,6 +105,7 @@ class LakeFile:
             },
             "split_offsets": list(self.split_offsets),
             "deletes": self.deletes.to_json() if self.deletes else None,
+            "keys": self.keys.to_json() if self.keys else None,
         }
 
     @classmethod
@@ -114,6 +125,7 @@ class LakeFile:
             },
             split_offsets=tuple(value["split_offsets"]),
             deletes=DeletedRows.from_json(value["deletes"]) if value["deletes"] else None,
+            keys=KeyRange.from_json(value["keys"]) if value["keys"] else None,
         )
 
 
@@ -131,11 +143,15 @@ class LakeSplit:
     """Files that name deleted rows by position. Only other engines write them into log tables."""
     bucket: int | None = None
     """None where the file's partition does not say it."""
+    merge: MergedFiles | None = None
+    """Files that are read as one, because they have keys in common or deletions; ``location`` is that of the first.
+
+    Bytes and rows are those of all of them, so that the rows are as many at most."""
 
     @property
     def is_plain(self) -> bool:
         """The whole file and nothing but the file: an engine may read it with its own Parquet reader."""
-        return self.row_groups is None and not self.position_deletes
+        return self.row_groups is None and not self.position_deletes and self.merge is None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -145,6 +161,7 @@ class LakeSplit:
             "row_groups": self.row_groups,
             "position_deletes": list(self.position_deletes),
             "bucket": self.bucket,
+            "merge": self.merge.to_json() if self.merge else None,
         }
 
     @classmethod
@@ -157,6 +174,7 @@ class LakeSplit:
             (groups[0], groups[1]) if groups is not None else None,
             tuple(value["position_deletes"]),
             value["bucket"],
+            MergedFiles.from_json(value["merge"]) if value["merge"] else None,
         )
 
 
@@ -182,6 +200,33 @@ class LakeProjection:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LakeProjection:
         return cls(TableSchema.from_json(value["schema"]), tuple(value["field_ids"]), tuple(value["lake_names"]))
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    location: str
+    size_bytes: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """Data files of one bucket and partition, each sorted by the primary key and with each key once."""
+
+    files: tuple[MergedFile, ...]
+    by: LakeProjection
+    """The columns of the key in its order, then the number by which the newest row of a key is told, then the kind of
+    the change (see `streamhouse_spark.keys.change_type.ChangeType`)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": [[file.location, file.size_bytes, file.num_rows] for file in self.files],
+            "by": self.by.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> MergedFiles:
+        return cls(tuple(MergedFile(*file) for file in value["files"]), LakeProjection.from_json(value["by"]))
 
 
 @dataclass(frozen=True, slots=True)

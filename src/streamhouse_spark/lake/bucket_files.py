@@ -39,7 +39,7 @@ def write_files(
     batches: Iterable[tuple[int, pa.RecordBatch]],
 ) -> list[LakeFile]:
     """See `LakeTable.write_files`; ``shape`` is the lake's part of ``context``."""
-    splitter = _Splitter(shape, context.schema.arrow, bucket)
+    splitter = Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         next_offset = offsets.start
         for base_offset, batch in batches:
@@ -69,7 +69,7 @@ def rewrite_files(
 
     ``offsets`` is a range that holds all of theirs.
     """
-    splitter = _Splitter(shape, context.schema.arrow, bucket)
+    splitter = Splitter(shape, context.schema.arrow, bucket)
     done: dict[str, int] = {}
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         for file, batch in batches:
@@ -91,7 +91,7 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
     """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those that they come from."""
-    splitter = _Splitter(shape, context.schema.arrow, bucket)
+    splitter = Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         for batch in batches:
             for key, rows, _ in splitter.split(batch):
@@ -107,7 +107,7 @@ def _require_next(context: WriteContext, bucket: int, expected: int, found: int)
         )
 
 
-class _Splitter:
+class Splitter:
     """Cuts batches by partition value and brings them into the types of the data files."""
 
     def __init__(self, shape: FileShape, table_schema: pa.Schema, bucket: int) -> None:

@@ -43,7 +43,7 @@ class MergedRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises `CorruptDataError` where a file is not in the order that it claims."""
-        cursors = [_Cursor(self._in_order(file), self._key_places, file.location) for file in self._oldest_first]
+        cursors = [KeyCursor(self._in_order(file), self._key_places, file.location) for file in self._oldest_first]
         while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
             bound = min(cursor.last_key for cursor in cursors)
             parts = [cursor.take(bound) for cursor in cursors]
@@ -82,7 +82,7 @@ class MergedRows:
         return encode_keys([rows.column(place) for place in self._key_places])
 
 
-class _Cursor:
+class KeyCursor:
     """The rows of one file that were not given yet, whose keys ascend."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], key_places: Sequence[int], location: str) -> None:
@@ -110,11 +110,15 @@ class _Cursor:
 
     def take(self, bound: bytes) -> pa.RecordBatch:
         """The rows up to a key, which is not beyond those that are here."""
+        return self.take_with_keys(bound)[0]
+
+    def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+        """`take`, with the keys of the rows."""
         assert self._rows is not None
         end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
-        taken, self._rows = self._rows.slice(0, end), self._rows.slice(end)
-        self._keys = self._keys.slice(end)
-        return taken
+        taken, keys = self._rows.slice(0, end), self._keys.slice(0, end)
+        self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
+        return taken, keys
 
 
 def _ascend(keys: pa.BinaryArray) -> bool:

@@ -1,7 +1,7 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""The Paimon lake table of one streamhouse table without a primary key: an append table, offsets in the snapshots.
+"""The Paimon lake table of one streamhouse table: an append table, or with a primary key one that readers merge.
 
-Compaction, expiry and the removal of orphans are not built yet, and say so.
+Of log tables compaction, and of all tables expiry and the removal of orphans are not built yet, and say so.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from streamhouse_spark.lake.base import (
 )
 from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
-from streamhouse_spark.lake.parquet_read import read_split
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.split_read import read_split
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -123,8 +124,9 @@ class PaimonLake:
     def write_context(self) -> WriteContext:
         return write_context(self.place)
 
-    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - only tables with a primary key ask
-        raise _not_built("looking up the rows of a key")
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
+        """None: a round looks for no older rows, because readers take the newest of each key."""
+        return dict.fromkeys(buckets, ())
 
     def write_files(
         self,
@@ -210,7 +212,9 @@ class PaimonLake:
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:  # noqa: ARG002 - the interface
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        if self.place.spec.primary_key:
+            return compact_keyed(self.place, dry_run=dry_run)
         raise _not_built("compaction")
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:  # noqa: ARG002 - the interface

@@ -28,6 +28,7 @@ from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon_data_file import PaimonShape, decoded
 from streamhouse_spark.lake.paimon_entries import ADD, DELETE, MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon_key_values import described_by_keys
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 
 ATTEMPTS_MAX = 20
@@ -45,6 +46,10 @@ class Change:
     added: Sequence[LakeFile] = ()
     removes_all: bool = False
     """All data files go that the table has when the change is made."""
+    removed: Sequence[ManifestEntry] = ()
+    """Data files that go; they are the table's when the change is made."""
+    kind: str | None = None
+    """Paimon's kind of the commit; by default ``OVERWRITE`` where all goes, else ``APPEND``."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -127,7 +132,7 @@ class _SnapshotBuilder:
             delta_record_count=num_added,
             commit_user=COMMIT_USER,
             commit_identifier=parent.id + 1 if parent else 1,
-            commit_kind="OVERWRITE" if self._change.removes_all else "APPEND",
+            commit_kind=self._change.kind or ("OVERWRITE" if self._change.removes_all else "APPEND"),
             time_millis=max(self._now_ms, parent.time_millis if parent else 0),
             watermark=parent.watermark if parent else None,
             index_manifest=parent.index_manifest if parent else None,
@@ -138,10 +143,8 @@ class _SnapshotBuilder:
         return snapshot, self._files.written
 
     def _removed(self) -> list[ManifestEntry]:
-        if not self._change.removes_all:
-            return []
-        live = self._reader.live(self._table.snapshot)
-        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in live]
+        gone = self._reader.live(self._table.snapshot) if self._change.removes_all else self._change.removed
+        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
 
     def _entry(self, file: LakeFile) -> ManifestEntry:
         shape = PaimonShape(self._table.schemas[file.schema_id], self._table.location)
@@ -180,7 +183,7 @@ def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int) -> DataFileMeta:
     def row(bounds: Mapping[int, Any]) -> GenericRow:
         return GenericRow([decoded(bounds[field.id], field) for field in known], known)
 
-    return DataFileMeta(
+    meta = DataFileMeta(
         file_name=name,
         file_size=file.size_bytes,
         row_count=file.num_rows,
@@ -199,3 +202,4 @@ def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int) -> DataFileMeta:
         value_stats_cols=[field.name for field in known],
         external_path=None if is_canonical else file.location,
     )
+    return meta if file.keys is None else described_by_keys(meta, file.keys, shape.schema)

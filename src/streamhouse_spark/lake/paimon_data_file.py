@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,13 +31,24 @@ class PaimonShape:
     schema: PaimonSchema
     data_location: str
     """Of the table; its data files lie below."""
+    planned_on: str | None = None
+    """The manifest list of the snapshot that the round was planned on, whose name is that of no other."""
+    sequence_shifts: Mapping[int, int] = field(default_factory=dict)
+    """With a primary key, see `streamhouse_spark.lake.paimon_keyed.sequence_shifts`."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": "paimon", "schema": JSON.to_json(self.schema), "data_location": self.data_location}
+        return {
+            "format": "paimon",
+            "schema": JSON.to_json(self.schema),
+            "data_location": self.data_location,
+            "planned_on": self.planned_on,
+            "sequence_shifts": {str(bucket): shift for bucket, shift in self.sequence_shifts.items()},
+        }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> PaimonShape:
-        return cls(PaimonSchema.from_json(value["schema"]), value["data_location"])
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        shifts = {int(bucket): shift for bucket, shift in value["sequence_shifts"].items()}
+        return cls(PaimonSchema.from_json(value["schema"]), value["data_location"], value["planned_on"], shifts)
 
     @cached_property
     def file_schema(self) -> pa.Schema:

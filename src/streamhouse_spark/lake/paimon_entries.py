@@ -14,7 +14,7 @@ from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon_place import PaimonTable
+from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.parallel import in_parallel
 
 ADD: Final = 0
@@ -22,6 +22,10 @@ DELETE: Final = 1
 
 FileKey = tuple[tuple[object, ...], int, str]
 """Partition, bucket and name of a data file."""
+
+
+def key_of(entry: ManifestEntry) -> FileKey:
+    return tuple(entry.partition.values), entry.bucket, entry.file.file_name
 
 
 class MetadataReader:
@@ -66,7 +70,7 @@ class MetadataReader:
         removed: dict[FileKey, ManifestEntry] = {}
         for entries in in_parallel(self._entries, manifests):
             for entry in entries:
-                key = (tuple(entry.partition.values), entry.bucket, entry.file.file_name)
+                key = key_of(entry)
                 (removed if entry.kind == DELETE else added)[key] = entry
         left = [entry for key, entry in added.items() if key not in removed]
         return [*left, *(entry for key, entry in removed.items() if key not in added)]
@@ -87,6 +91,11 @@ class MetadataReader:
     def _expect(self, name: str, size_bytes: int | None) -> None:
         if size_bytes is not None:
             self._files.sizes[f"{self._folder}/{name}"] = size_bytes
+
+
+def live_entries(place: PaimonPlace, table: PaimonTable) -> list[ManifestEntry]:
+    """The data files of the newest snapshot of a state."""
+    return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

@@ -84,11 +84,6 @@ class PaimonPlace:
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        if spec.primary_key:
-            raise LakeMismatchError(
-                f"table {spec.path} has the primary key {', '.join(spec.primary_key)}, and a Paimon lake of such a "
-                "table is not built yet; use table.datalake.format=iceberg"
-            )
         self.storage = storage
         self.spec = spec
         self.settings = dict(settings or {})

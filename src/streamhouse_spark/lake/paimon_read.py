@@ -16,8 +16,10 @@ from streamhouse_spark.lake.base import LakeProjection, Predicate
 from streamhouse_spark.lake.data_file import is_own_name
 from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon_key_values import merged_by
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.paimon_sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -59,15 +61,27 @@ def scan_files(
 ) -> list[ScanFile]:
     """All data files of the snapshot, in the order of their offsets; statistics for these columns of ``lake``.
 
-    Raises `LakeMismatchError` for files that cannot be read here.
+    With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
+    cannot be read here.
     """
     reader = MetadataReader(table, PaimonFiles(place.files))
     wanted = {name.casefold() for name in statistics_of}
     entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+
+    def described(entry: ManifestEntry) -> ScanFile:
+        return _scan_file(reader, entry, lake, place.spec.num_buckets, wanted)
+
     with paimon_metadata(table.location):
         for entry in entries:
-            _require_same_names(table, lake, entry)
-        return [_scan_file(reader, entry, lake, place.spec.num_buckets, wanted) for entry in entries]
+            require_same_names(table, lake, entry)
+        if not lake.primary_keys:
+            return [described(entry) for entry in entries]
+        by = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
+        found = [part for members in places_of(entries).values() for part in sections(members)]
+        return [
+            described(part[0]) if len(part) == 1 and is_raw(part[0]) else read_as_one([*map(described, part)], by)
+            for part in found
+        ]
 
 
 def _scan_file(
@@ -120,9 +134,10 @@ def _planned(value: Any) -> Any:
     return value
 
 
-def _require_same_names(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> None:
+def require_same_names(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> None:
     """Other writers' files have no field ids: columns are found by name, which must have meant the same."""
-    if entry.file.schema_id == lake.id or is_own_name(entry.file.file_name):
+    name = entry.file.file_name
+    if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
         return
     written = {field.name: field.id for field in table.schemas[entry.file.schema_id].fields}
     for field in lake.fields:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
@@ -12,6 +12,8 @@ from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, sa
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_entries import live_entries
+from streamhouse_spark.lake.paimon_keyed import require_newest, sequence_shifts
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
 
@@ -20,8 +22,19 @@ def write_context(place: PaimonPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table)
     spec = place.spec
-    shape = PaimonShape(table.schema, table.location)
-    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json())
+    shape = PaimonShape(table.schema, table.location, _name_of(table.snapshot), _shifts(place, table))
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+
+
+def _shifts(place: PaimonPlace, table: PaimonTable) -> Mapping[int, int]:
+    if table.snapshot is None or not place.spec.primary_key:
+        return {}
+    found = offsets_at(place, table.snapshot)
+    return sequence_shifts(live_entries(place, table), found.offsets if found else {})
+
+
+def _name_of(snapshot: Snapshot | None) -> str | None:
+    return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
 def commit_round(
@@ -31,15 +44,18 @@ def commit_round(
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    if not place.spec.primary_key:
+        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     shape = PaimonShape.from_json(context.lake)
     properties = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
-        _require_shape(table, shape)
+        require_shape(table, shape)
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         require_offsets(table.location, found, expected)
+        if not is_truncated and _name_of(table.snapshot) != shape.planned_on:
+            require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, files)
         return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
 
@@ -74,7 +90,7 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     return LakeSnapshot(snapshot.id, dict(found.offsets), snapshot.time_millis, dict(found.starts))
 
 
-def _require_shape(table: PaimonTable, shape: PaimonShape) -> None:
+def require_shape(table: PaimonTable, shape: PaimonShape) -> None:
     if JSON.to_json(table.schema) != JSON.to_json(shape.schema):
         raise CommitConflictError(
             f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "

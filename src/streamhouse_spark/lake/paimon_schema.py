@@ -51,6 +51,19 @@ _FOREIGN_OPTIONS: Final = (
     "row-tracking.enabled",
 )
 """With them files lie elsewhere, or hold other rows than these files say."""
+_KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
+"""The log has net changes, whatever merge engine made them: of the rows of a key the newest is the row."""
+_FOREIGN_KEYED_OPTIONS: Final = (
+    "deduplicate.ignore-delete",
+    "ignore-delete",
+    "ignore-update-before",
+    "pk-clustering-override",
+    "primary-key.nullable",
+    "record-level.expire-time",
+    "rowkind.field",
+    "sequence.field",
+)
+"""With them another row of a key than the newest counts, or none."""
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
@@ -62,8 +75,10 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
         fields=fields,
         highest_field_id=current_highest_field_id(fields),
         partition_keys=list(spec.partition_by),
+        primary_keys=list(spec.primary_key),
         options={
             **_bucket_options(spec),
+            **(_KEYED_OPTIONS if spec.primary_key else {}),
             "file.format": "parquet",
             "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
             "write-only": "true",  # other writers do not compact: files keep their offsets
@@ -105,9 +120,9 @@ def _commented(field: DataField, column: Column | None) -> DataField:
 
 
 def _bucket_options(spec: LakeTableSpec) -> dict[str, str]:
-    if not spec.bucket_key:
-        return {"bucket": str(UNAWARE_BUCKETS)}
-    return {"bucket": str(spec.num_buckets), "bucket-key": ",".join(spec.bucket_key)}
+    if spec.bucket_key:
+        return {"bucket": str(spec.num_buckets), "bucket-key": ",".join(spec.bucket_key)}
+    return {"bucket": str(spec.num_buckets if spec.primary_key else UNAWARE_BUCKETS)}
 
 
 def _field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
@@ -208,11 +223,14 @@ def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
             found.append(f"column '{column.name}' is NOT NULL, expected nullable")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     found += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
-    found += _difference("primary keys", lake.primary_keys, [])
+    found += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
     options = _bucket_options(spec)
     for name in ("bucket", "bucket-key"):
         found += _difference(f"option {name}", lake.options.get(name), options.get(name))
-    for name in _FOREIGN_OPTIONS:
+    if spec.primary_key:
+        for name, expected in _KEYED_OPTIONS.items():
+            found += _difference(f"option {name}", lake.options.get(name, expected), expected)
+    for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
             found.append(f"option {name} is {lake.options[name]}, which is not read here")
     return found

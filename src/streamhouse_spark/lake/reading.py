@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from streamhouse_spark.lake.base import Filter, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.data_file import may_hold
-from streamhouse_spark.lake.parquet_read import FilesAt, OffsetFile, offset_file, read_offsets, read_whole
+from streamhouse_spark.lake.parquet_read import FilesAt, OffsetFile, offset_file, read_offsets
+from streamhouse_spark.lake.split_read import read_whole
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.schema import TableSchema

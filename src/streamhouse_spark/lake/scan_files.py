@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamhouse_spark.lake.base import LakeProjection, LakeSnapshot, LakeSplit
+from streamhouse_spark.lake.base import LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20
 
@@ -29,10 +29,12 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ScanFile:
+    """A data file, or several that are read as one."""
+
     location: str
     size_bytes: int
     num_rows: int
-    """Without regard to deletes."""
+    """Without regard to deletes, and to rows whose keys other files have too."""
     bucket: int | None
     """None where the file's partition does not say it."""
     row_group_starts: tuple[int, ...] = ()
@@ -43,12 +45,20 @@ class ScanFile:
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
     """For the columns that were asked for, as far as they are known."""
     column_bytes: Mapping[str, int] = field(default_factory=dict)
+    merge: MergedFiles | None = None
+    """See `LakeSplit.merge`; statistics and partition are those of all of the files."""
+
+    @property
+    def has_rows_as_stored(self) -> bool:
+        """Whether all rows that are stored are there, and none else."""
+        return not self.position_deletes and self.merge is None
 
     def splits(self) -> list[LakeSplit]:
         """The file as work for readers of ours, in parts of whole row groups where it is large."""
         parts = row_group_parts(self.size_bytes, self.row_group_starts)
         if parts is None:
-            return [LakeSplit(self.location, self.size_bytes, self.num_rows, None, self.position_deletes, self.bucket)]
+            deletes = self.position_deletes
+            return [LakeSplit(self.location, self.size_bytes, self.num_rows, None, deletes, self.bucket, self.merge)]
         rows_per_byte = self.num_rows / self.size_bytes
         return [
             LakeSplit(

@@ -113,7 +113,7 @@ class TieringJob:
         files = [file for _, written in done for file in written]
         return TieringReport(
             table=state.name,
-            rows=sum(file.num_rows for file in files if file.deletes is None),
+            rows=sum(file.num_left for file in files),
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
             snapshots=tuple(snapshot.id for snapshot, _ in done),
@@ -252,13 +252,17 @@ def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: 
 
 
 def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
-    from streamhouse_spark.lake.iceberg_keyed import write_changes
-
     files_at = partial(lake_files, storage, settings)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
     found = check_dense(read_split(storage, task.split, written), task.offsets)
     changes = (part.batch for part in found)
-    return write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
+    if task.context.lake["format"] == "paimon":
+        from streamhouse_spark.lake import paimon_keyed
+
+        return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
+    from streamhouse_spark.lake import iceberg_keyed
+
+    return iceberg_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
 
 
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:

@@ -68,7 +68,7 @@ def _is_countable(found: Sources) -> bool:
     """Whether each part says exactly how many rows it has."""
     files = found.lake.files if found.lake is not None else ()
     log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
-    return found.are_exact and log_only and not any(file.position_deletes for file in files)
+    return found.are_exact and log_only and all(file.has_rows_as_stored for file in files)
 
 
 def _num_rows(found: Sources) -> int:

@@ -113,7 +113,7 @@ class _Weight:
 def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schemes: Sequence[str]) -> str | None:
     """The file's URI, where Spark's own reader gives exactly our rows of it."""
     assert sources.lake is not None
-    if file.position_deletes or not sources.lake.same_by_name.issuperset(columns):
+    if not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
         return None
     return native_path(file.location, schemes)
 
@@ -124,8 +124,7 @@ def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: b
         case LogPiece(split) | StartPiece(split) | BinlogPiece(split):
             return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
         case LakePiece(split, _):
-            is_whole = not split.position_deletes and split.row_groups is None
-            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
+            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
         case OffsetsPiece(_, offsets):
             return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
         case KeyedPiece(_, lake):

@@ -1,0 +1,52 @@
+"""A range of a changelog as the last change of each of its keys, deletions included. Pure.
+
+It is what a lake needs whose readers merge by key: rows that go are said, not looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.keys.tail import one_chunk
+
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LastChanges:
+    """One row a key, in the order of the keys."""
+
+    rows: pa.Table
+    """Without the change column; a deletion has the row that went."""
+    deleted: Bools
+    places: Places
+    """Which change of the range each is, counted from its first."""
+
+    @classmethod
+    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int]) -> LastChanges:
+        """The changes in the order of the log: the change column first, then the columns of ``schema``.
+
+        ``key_places`` say where the primary key stands in the schema. Memory is bounded by the range.
+        """
+        batches = list(changes)
+        if not batches:
+            return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+        types, *columns = pa.Table.from_batches(batches).columns
+        kinds = types.to_numpy()
+        after = np.flatnonzero(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+        keys = encode_keys([one_chunk(columns[place].take(pa.array(after))) for place in key_places])
+        order, is_first = sorted_places(keys)
+        starts = np.flatnonzero(is_first)
+        ends = np.append(starts[1:], len(order))[: len(starts)]
+        places = after[order[ends - 1]]
+        rows = pa.Table.from_arrays(columns, schema=schema).take(pa.array(places))
+        return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)

@@ -1,0 +1,199 @@
+"""What every lake promises of tables with a primary key: one class of cases, and an adapter for each format."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from faults.sim import sim_world
+from interop.keyed_cases import KeyedTable, rows_of
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage_memory import MemoryStorage
+
+EIGHT = [(i, f"n{i}", i) for i in range(8)]
+DAYS = TableSchema.of("day date not null, id bigint not null, tag string not null, n bigint")
+
+
+class KeyedContract:
+    lake_format: str
+
+    def table(self, storage: MemoryStorage | None = None, seed: int = 1, *args, **shape) -> KeyedTable:
+        storage = storage or MemoryStorage(sim_world())
+        return KeyedTable(storage, sim_world(seed), *args, lake_format=self.lake_format, **shape)
+
+    @pytest.fixture
+    def items(self) -> KeyedTable:
+        table = self.table()
+        table.change(EIGHT)
+        table.tier()
+        return table
+
+    def agree(self, table: KeyedTable) -> None:
+        assert table.lake_rows() == table.expected()
+        assert table.foreign_rows() == table.expected()
+
+    def test_inserts_updates_and_deletes(self, items):
+        self.agree(items)
+        items.change([(1, "b", 1), (9, "new", 9)], [(3,)])
+        report = items.tier()
+        assert (report.rows, report.conflicts, len(report.snapshots)) == (2, 0, 1)
+        self.agree(items)
+        assert items.lake().newest().offsets == items.state.ends == items.state.lake.offsets
+
+    def test_changes_that_cancel_out_move_the_offsets(self, items):
+        items.change([(100, "x", 1)])
+        items.change([], [(100,)])
+        assert items.tier().rows == 0
+        assert items.lake().newest().offsets == items.state.ends
+        self.agree(items)
+
+    def test_all_rows_go_and_some_come_back(self, items):
+        items.change([], list(items.rows))
+        items.tier()
+        self.agree(items)
+        assert items.lake_rows() == []
+        items.change(EIGHT[:3])
+        items.tier()
+        self.agree(items)
+
+    @pytest.mark.parametrize("before_images", [True, False])
+    def test_partitions_buckets_and_keys_of_several_columns(self, before_images):
+        table = self.table(
+            None, 1, DAYS, key=["tag", "day", "id"], partition_by=["day"], bucket_key="id", num_buckets=3,
+            before_images=before_images,
+        )  # fmt: skip
+        days = [dt.date(2026, 1, 1), dt.date(1969, 12, 31)]
+        for step in range(4):
+            table.change([(day, i, tag, step) for day in days for i in range(step, 9, 2) for tag in ("x", "漢\0")])
+            table.change([], [key for key in table.rows if key[2] % 5 == step])
+            table.tier(bytes_per_bucket_max=200)
+            self.agree(table)
+        table.add_column("more string")
+        table.change([(days[0], 1, "x", 9, "new")])
+        table.tier()
+        self.agree(table)
+        table.lake().compact()
+        self.agree(table)
+
+    def test_older_snapshots_keep_their_rows(self, items):
+        first, held = items.lake().newest(), items.expected()
+        items.change([(1, "b", 1)], [(3,)])
+        items.tier()
+        second, then = items.lake().newest(), items.expected()
+        items.change([(1, "c", 1)], [(4,)])
+        items.tier()
+        items.lake().compact()
+        for snapshot, rows in ((first, held), (second, then)):
+            plan = items.lake().plan_read(snapshot_id=snapshot.id)
+            assert rows_of(items.lake().to_arrow(plan), items.state.schema) == rows
+        assert items.lake().snapshot_as_of(second.timestamp_ms).id >= second.id
+
+    def test_a_filter_shows_no_older_row_of_a_key(self, items):
+        items.change([(1, "b", 100), (2, "n2", 100)], [(3,)])
+        items.tier()
+        lake = items.lake()
+        for n in range(8):
+            plan = lake.plan_read(columns=["name", "n"], predicates=[("n", "=", n)])
+            found = lake.to_arrow(plan, filter=pc.field("n") == n)
+            assert found.schema.names == ["name", "n"]
+            assert found.to_pylist() == [{"name": f"n{n}", "n": n}] * (n not in (1, 2, 3))
+        plan = lake.plan_read(columns=["name"])
+        assert sorted(lake.to_arrow(plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
+        assert lake.plan_read(predicates=[("id", ">", 1000)]).splits == ()
+
+    def test_what_a_round_says_travels_as_json(self, items):
+        items.change([(1, "b", 1)], [(3,)])
+        items.tier()  # ships tasks, files and contexts as JSON
+        lake = items.lake()
+        plan = lake.plan_read()
+        shipped = [type(split).from_json(split.to_json()) for split in plan.splits]
+        assert tuple(shipped) == plan.splits
+        found = [batch for split in shipped for batch in lake.read_split(split, plan.projection)]
+        assert rows_of(pa.Table.from_batches(found), items.state.schema) == items.expected()
+
+    def test_truncation(self, items):
+        items.truncate()
+        items.tier()
+        self.agree(items)
+        assert items.lake_rows() == []
+        assert items.lake().newest().starts == {0: 8}
+        items.change([(1, "after", 1)])
+        items.tier()
+        self.agree(items)
+        items.truncate()
+        items.change([(1, "again", 1)])
+        items.tier()
+        self.agree(items)
+        items.lake().compact()
+        assert items.lake().newest().starts == items.state.first_offsets
+        self.agree(items)
+
+    def test_the_lake_holds_no_changes(self, items):
+        with pytest.raises(OffsetsTrimmedError):
+            list(items.lake().read_offsets(0, OffsetRange(0, 4)))
+
+    def test_of_two_rounds_over_the_same_changes_one_wins(self, items):
+        items.change([(1, "b", 1)])
+        rival = self.table(items.storage, 5)
+        report = items.tier(before_commit=rival.tier)
+        assert report.conflicts == 1
+        self.agree(items)
+
+    def test_a_compaction_that_lost_its_files_is_refused(self, items):
+        for i in range(6):
+            items.change([(i, "again", i)])
+            items.tier()
+        rival = self.table(items.storage, 5)
+        fired = []
+
+        def between() -> None:
+            if not fired:
+                fired.append(rival.lake().compact())
+
+        self.before_compaction_commits(items, between)
+        with pytest.raises(CommitConflictError):
+            items.lake().compact()
+        assert fired[0].files_removed
+        self.agree(items)
+
+    def before_compaction_commits(self, table: KeyedTable, between) -> None:
+        """``between`` runs when a compaction has written its files."""
+        ids = table.world.ids
+        real = ids.new_uuid
+
+        def new_uuid() -> str:
+            between()
+            return real()
+
+        ids.new_uuid = new_uuid
+
+    def test_compaction_keeps_offsets_and_says_what_it_would_do(self, items):
+        for i in range(6):
+            items.change([(i, "again", i)], [(7 - i,)] if (7 - i,) in items.rows and i < 1 else [])
+            items.tier()
+        before = items.lake().newest()
+        asked = items.lake().compact(dry_run=True)
+        assert items.lake().newest() == before
+        done = items.lake().compact()
+        assert asked.files_removed == done.files_removed >= 7
+        assert done.rows == len(items.rows)
+        assert items.lake().newest().offsets == before.offsets
+        assert items.lake().newest().id != before.id
+        self.agree(items)
+        assert items.lake().compact().files_removed == 0
+        items.change([(1, "later", 1)])
+        items.tier()
+        self.agree(items)
+
+
+class TestIceberg(KeyedContract):
+    lake_format = "iceberg"
+
+
+class TestPaimon(KeyedContract):
+    lake_format = "paimon"
