@@ -62,9 +62,9 @@ power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system 
 	cd tests && ../$(BIN)/python -m soak power --cycles $(POWER_CUTS)
 
 .PHONY: matrix
-matrix: java matrix-spark41 matrix-spark42 matrix-connect matrix-cluster ## the Spark tests on PySpark 4.1, 4.2, Connect, two executors
+matrix: java matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3 ## Spark tests on PySpark 4.1, 4.2, Connect, two executors; the contract on S3
 
-.PHONY: matrix-spark41 matrix-spark42 matrix-connect matrix-cluster
+.PHONY: matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3
 matrix-spark41: $(VENV_SPARK41)/dev.stamp
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark41 $(ARGS)
 
@@ -76,6 +76,9 @@ matrix-connect: $(VENV)/dev.stamp
 
 matrix-cluster: $(VENV)/dev.stamp
 	STREAMHOUSE_TEST_MASTER='local-cluster[2,1,1024]' $(BIN)/python -m pytest -m spark41 $(ARGS)
+
+matrix-s3: $(VENV)/dev.stamp
+	STREAMHOUSE_TEST_CONTRACT=s3 $(BIN)/python -m pytest tests/contract $(ARGS)
 
 .PHONY: interop
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and Iceberg's own library in Spark read our lake tables (both are fetched: 0.6 GB)

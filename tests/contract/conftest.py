@@ -1,0 +1,51 @@
+"""Each case runs over both lake formats on a local disk; ten of them also on S3, and all of them there when
+``STREAMHOUSE_TEST_CONTRACT=s3`` says so.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from contract.house import House
+from faults.sim import SimClock, sim_world
+from storage.s3_server import settings_for
+from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.warehouse import Warehouse
+
+FORMATS = ("iceberg", "paimon")
+_ON_S3_ONLY = os.environ.get("STREAMHOUSE_TEST_CONTRACT") == "s3"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "house" not in metafunc.fixturenames:
+        return
+    on_s3 = _ON_S3_ONLY or metafunc.definition.get_closest_marker("also_on_s3") is not None
+    places = [place for place, wanted in (("disk", not _ON_S3_ONLY), ("s3", on_s3)) if wanted]
+    metafunc.parametrize(
+        "house",
+        [
+            pytest.param((name, place), id=f"{name} on {place}", marks=[pytest.mark.s3] if place == "s3" else [])
+            for place in places
+            for name in FORMATS
+        ],
+        indirect=True,
+    )
+
+
+@pytest.fixture
+def house(request: pytest.FixtureRequest, warehouse_path: str, own_cache: object) -> House:
+    lake_format, place = request.param
+    if place == "s3":
+        server = request.getfixturevalue("s3_server")
+        url, settings = f"s3://{server.new_bucket()}/wh", settings_for(server.endpoint)
+        return House(Warehouse(url, settings), lake_format, lambda: Warehouse(url, settings), s3=settings)
+    clock = SimClock()
+    seeds = iter(range(1, 1000))
+
+    def process(seed: int) -> Warehouse:
+        world = sim_world(seed, clock)
+        return Warehouse(warehouse_path, storage=LocalStorage(warehouse_path, fsync=False, world=world), world=world)
+
+    return House(process(0), lake_format, lambda: process(next(seeds)), clock)
