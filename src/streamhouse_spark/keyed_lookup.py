@@ -19,7 +19,6 @@ from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_pr
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.value_format import UnknownSchemaError
-from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key
@@ -301,24 +300,21 @@ def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, ta
 
 
 def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Which keys to look for in which buckets: in each where the bucket key is not among their columns."""
+    """Which keys to look for in which buckets: in each where not all of the bucket key is among their columns."""
     everywhere = np.arange(keys.num_rows)
-    name = shape.schema.names[shape.bucket_place] if shape.bucket_place is not None else None
-    if name not in keys.column_names:
+    if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)
         return
-    numbers = iceberg_buckets(keys.column(name), shape.num_buckets)
+    numbers = shape.bucket_numbers([keys.column(name) for name in shape.bucket_key])
     for bucket in np.unique(numbers).tolist():
         yield bucket, np.flatnonzero(numbers == bucket)
 
 
 def _buckets_of_prefix(shape: KeyedShape, given: pa.Table) -> Iterator[int]:
-    if shape.bucket_place is None:
+    if not shape.bucket_key:
         yield 0
-        return
-    name = shape.schema.names[shape.bucket_place]
-    if name in given.schema.names:
-        yield int(iceberg_buckets(given.column(name), shape.num_buckets)[0])
+    elif set(shape.bucket_key) <= set(given.schema.names):
+        yield int(shape.bucket_numbers([given.column(name) for name in shape.bucket_key])[0])
     else:
         yield from range(shape.num_buckets)
 

@@ -40,7 +40,7 @@ class LookupOne:
         state = self._lookup.state(max_staleness_ms, at_least)
         plan = self._plan(self._table.keyed.shape(state), columns)
         values = plan.key_values(key)
-        found = plan.key.encoded(values)
+        found = plan.key.encoded(values) if plan.key is not None else None
         if found is not None:
             value = self._value(state, plan.shape, *found)
             if value is None:
@@ -91,10 +91,11 @@ class _Plan:
         self.wanted = chosen.names
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
-        bucket_place = None
-        if shape.bucket_place is not None:
-            bucket_place = key.names.index(names[shape.bucket_place])
-        self.key = OneKey([column.type for column in key.columns], bucket_place, shape.num_buckets)
+        self.key: OneKey | None = None
+        """None where Arrow has to find the bucket."""
+        if not shape.bucket_key or shape.lake_format == "iceberg":
+            place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
+            self.key = OneKey([column.type for column in key.columns], place, shape.num_buckets)
         types = [column.type for column in shape.schema.columns]
         self.value = OneValue({shape.layout.schema_id: OneRow(names, types, self.wanted)})
 

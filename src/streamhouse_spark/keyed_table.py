@@ -26,10 +26,10 @@ from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
-from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
-from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, parse_properties
+from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat, parse_properties
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
 
@@ -54,12 +54,15 @@ class KeyedShape:
     properties: KeyedProperties
     layout: KeyedLayout
     num_buckets: int
-    bucket_place: int | None
-    """Where the bucket key stands in the schema; None for a table of one bucket."""
+    bucket_places: tuple[int, ...]
+    """Where the columns of the bucket key stand in the schema; none for a table of one bucket."""
+    lake_format: LakeFormat
+    """Whose hash gives the buckets."""
 
     @classmethod
     def of(cls, state: TableState) -> KeyedShape:
-        bucket_key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
+        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
         return cls(
             state.name,
             state.table_uuid,
@@ -67,7 +70,8 @@ class KeyedShape:
             parse_keyed_properties(state.properties, state.schema, state.partition_by),
             KeyedLayout.of(state),
             state.num_buckets,
-            state.schema.names.index(bucket_key[0]) if bucket_key and state.num_buckets > 1 else None,
+            tuple(state.schema.names.index(name) for name in bucket_key),
+            properties.datalake_format,
         )
 
     @cached_property
@@ -75,12 +79,21 @@ class KeyedShape:
         """The columns of the primary key, in its order."""
         return TableSchema(tuple(self.schema.column(name) for name in self.properties.primary_key))
 
+    @cached_property
+    def bucket_key(self) -> tuple[str, ...]:
+        """The columns that tell the bucket; none for a table of one bucket."""
+        return tuple(self.schema.names[place] for place in self.bucket_places)
+
+    def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
+        """The bucket of each row, by the columns of the bucket key."""
+        return row_buckets(key, self.num_buckets, self.lake_format)
+
     def buckets(self, columns: Sequence[pa.Array]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
         """Each bucket that rows belong to, and their places; None where there is one bucket."""
-        if self.bucket_place is None:
+        if not self.bucket_places:
             yield 0, None
             return
-        numbers = iceberg_buckets(columns[self.bucket_place], self.num_buckets).astype(np.uint16)
+        numbers = self.bucket_numbers([columns[place] for place in self.bucket_places]).astype(np.uint16)
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=self.num_buckets))
         for bucket, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):

@@ -15,6 +15,8 @@ _OWN_PREFIX: Final = "_key_"
 _OWN_NAMES: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
 """Names of Paimon's own columns."""
 BUCKET_KEY_DIGITS_MAX: Final = 18
+BUCKET_KEY_COLUMNS_MAX: Final = 24
+"""What says which of them are null is then in the first word that is hashed."""
 
 
 def check_paimon_columns(
@@ -32,6 +34,10 @@ def check_paimon_columns(
         _check_bucket_key(name, schema.column(name).type)
         if name in partition_by:
             raise InvalidOptionError(f"bucket.key '{name}' is a partition column, which Paimon refuses; choose another")
+    if len(bucket_key) > BUCKET_KEY_COLUMNS_MAX:
+        raise InvalidOptionError(
+            f"bucket.key has {len(bucket_key)} columns, at most {BUCKET_KEY_COLUMNS_MAX} are possible; leave some out"
+        )
     for name in primary_key:
         _check_key_column(name, schema.column(name).type)
     if primary_key and set(primary_key) <= set(partition_by):

@@ -129,12 +129,12 @@ def parse_properties(
     default = TableProperties()
     get = properties.get
     primary_key = _primary_key(properties, schema)
-    bucket_key = _bucket_key(get("bucket.key", ""), schema)
-    if primary_key and not set(bucket_key) <= set(primary_key):
-        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
     lake_format = get("table.datalake.format", default.datalake_format).strip().lower()
     if lake_format not in _LAKE_FORMATS:
         values.reject("table.datalake.format", lake_format, "iceberg or paimon")
+    bucket_key = _bucket_key(get("bucket.key", ""), schema, _LAKE_FORMATS[lake_format])
+    if primary_key and not set(bucket_key) <= set(primary_key):
+        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
@@ -263,9 +263,9 @@ def _can_be_bucketed(arrow: pa.DataType) -> bool:
     return not (pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow))
 
 
-def _bucket_key(text: str, schema: TableSchema) -> tuple[str, ...]:
+def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tuple[str, ...]:
     key = _distinct("bucket.key", values.parse_names(text), schema)
-    if len(key) > 1:
+    if len(key) > 1 and lake_format == "iceberg":
         values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
     for name in key:
         arrow = schema.column(name).type

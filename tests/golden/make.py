@@ -64,7 +64,7 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
     """Append rows as an object, few as they are."""
-    routing = Routing(table.num_buckets, (table.properties.bucket_key or (None,))[0])
+    routing = Routing(table.num_buckets, table.properties.bucket_key)
     shape, uuid = table.segment_shape(), table.uuid
     stager = Stager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
     table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))

@@ -21,7 +21,7 @@ from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
 from streamhouse_spark.log.actions import Append, Create, SetSchema
-from streamhouse_spark.log.bucketing import buckets_of
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment_writer import SegmentShape, stage_inline
@@ -50,14 +50,15 @@ class KeyedTable:
         *,
         key: Sequence[str] = ("id",),
         partition_by: Sequence[str] = (),
-        bucket_key: str | None = None,
+        bucket_key: str | Sequence[str] | None = None,
         num_buckets: int = 1,
         before_images: bool = True,
         target_file_bytes: int = 128 << 20,
         lake_format: LakeFormat = "iceberg",
     ) -> None:
         self.storage, self.world, self.lake_format = storage, world, lake_format
-        self.bucket_key, self.before_images, self.target_file_bytes = bucket_key, before_images, target_file_bytes
+        self.bucket_key = [bucket_key] if isinstance(bucket_key, str) else list(bucket_key or ())
+        self.before_images, self.target_file_bytes = before_images, target_file_bytes
         create = Create("d.t", schema, tuple(partition_by), num_buckets, {"primary.key": ",".join(key)}, "lake/d/t")
         record = encode_record(Record(1, UUID, "first", 0, (create,)), "0" * 32)
         if not storage.list_names(commit_key(UUID, 1).rpartition("/")[0] + "/"):
@@ -105,7 +106,7 @@ class KeyedTable:
         rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
         buckets: Any = [0] * len(rows)
         if self.bucket_key:
-            buckets = buckets_of(rows[self.bucket_key], state.num_buckets, self.lake_format)
+            buckets = row_buckets([rows[name] for name in self.bucket_key], state.num_buckets, self.lake_format)
         by_bucket = {b: rows.filter(pa.array([x == b for x in buckets])) for b in sorted(set(map(int, buckets)))}
         shape = SegmentShape(state.schema_id, state.partition_by)
         staged = [stage_inline(part, bucket, shape) for bucket, part in by_bucket.items()]
@@ -140,7 +141,7 @@ class KeyedTable:
             location=LOCATIONS[self.lake_format],
             schema=state.schema,
             partition_by=state.partition_by,
-            bucket_key=(self.bucket_key,) if self.bucket_key else (),
+            bucket_key=tuple(self.bucket_key),
             num_buckets=state.num_buckets,
             target_file_bytes=self.target_file_bytes,
             primary_key=state.primary_key,

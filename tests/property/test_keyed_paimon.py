@@ -35,7 +35,7 @@ SHAPES = {
     "composite": (
         TableSchema.of(TAGGED),
         (DAYS, [1, -2], ["x", "y z"]),
-        {"key": ["tag", "day", "id"], "partition_by": ["day"], "bucket_key": "id", "num_buckets": 2},
+        {"key": ["tag", "day", "id"], "partition_by": ["day"], "bucket_key": ["id", "tag"], "num_buckets": 3},
     ),
 }
 KINDS = ["change"] * 4 + ["tier"] * 3 + ["slices", "compact", "truncate", "column", "forget"]

@@ -51,6 +51,23 @@ def test_a_bucket_key_that_is_a_partition_column():
         parse_properties({**PAIMON, "bucket.key": "id"}, SCHEMA, ("ID",))
 
 
+@pytest.mark.parametrize("key", ["id", "day,name", "large", "ok,at"])
+def test_primary_keys(key):
+    assert parse_properties({**PAIMON, "primary.key": key}, SCHEMA).primary_key == tuple(key.split(","))
+
+
+def test_a_primary_key_of_floating_point():
+    with pytest.raises(InvalidOptionError, match="whose equal values Paimon's libraries tell apart"):
+        parse_properties({**PAIMON, "primary.key": "id,price"}, SCHEMA)
+    parse_properties({"primary.key": "id,price"}, SCHEMA)
+
+
+def test_a_primary_key_of_partition_columns_alone():
+    with pytest.raises(InvalidOptionError, match="all columns of the primary key day, id are partition columns"):
+        parse_properties({**PAIMON, "primary.key": "day,id"}, SCHEMA, ("ID", "day"))
+    parse_properties({**PAIMON, "primary.key": "day,id"}, SCHEMA, ("day",))
+
+
 @pytest.mark.parametrize("name", ["_KEY_id", "_value_kind", "_SEQUENCE_NUMBER", "rowkind"])
 def test_names_that_are_paimons_own(name):
     schema = TableSchema.of(f"id bigint, {name} int")

@@ -102,8 +102,7 @@ class KeyedStagingPlan:
             targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
             targets = tuple(name for name in targets if name not in state.primary_key)
             table.keyed.require_partial(targets)
-        key = table.properties.bucket_key
-        routing = Routing(state.num_buckets, key[0] if key else None)
+        routing = Routing.of(state.num_buckets, table.properties)
         plan = cls(
             connection,
             table.name,

@@ -48,8 +48,8 @@ class Change:
     """All data files go that the table has when the change is made."""
     removed: Sequence[ManifestEntry] = ()
     """Data files that go; they are the table's when the change is made."""
-    kind: str | None = None
-    """Paimon's kind of the commit; by default ``OVERWRITE`` where all goes, else ``APPEND``."""
+    is_compaction: bool = False
+    """The same rows in other files: nothing is new to who reads changes."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,7 +132,7 @@ class _SnapshotBuilder:
             delta_record_count=num_added,
             commit_user=COMMIT_USER,
             commit_identifier=parent.id + 1 if parent else 1,
-            commit_kind=self._change.kind or ("OVERWRITE" if self._change.removes_all else "APPEND"),
+            commit_kind=self._kind,
             time_millis=max(self._now_ms, parent.time_millis if parent else 0),
             watermark=parent.watermark if parent else None,
             index_manifest=parent.index_manifest if parent else None,
@@ -141,6 +141,12 @@ class _SnapshotBuilder:
             uuid=self._commit_uuid,
         )
         return snapshot, self._files.written
+
+    @property
+    def _kind(self) -> str:
+        if self._change.is_compaction:
+            return "COMPACT"
+        return "OVERWRITE" if self._change.removes_all else "APPEND"
 
     def _removed(self) -> list[ManifestEntry]:
         gone = self._reader.live(self._table.snapshot) if self._change.removes_all else self._change.removed

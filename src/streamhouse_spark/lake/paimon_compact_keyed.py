@@ -100,6 +100,7 @@ def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
     rewriting = _Rewriting(place, table)
     added = [file for group in chosen for file in rewriting.files_of(group)]
+    uuid = place.spec.table_uuid
     limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
@@ -108,10 +109,8 @@ def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
         _require_untouched(newest.location, live_entries(place, newest), removed, limits)
         require_present(place.files_at, added)
         held = offsets_at(place, newest.snapshot) if newest.snapshot else None
-        carried = (
-            {} if held is None else {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, held.offsets, held.starts)}
-        )
-        return Change(added, removed=removed, kind="COMPACT", properties=carried)
+        carried = {} if held is None else {OFFSETS_PROPERTY: offsets_text(uuid, held.offsets, held.starts)}
+        return Change(added, removed=removed, is_compaction=True, properties=carried)
 
     snapshot = commit_snapshot(place, validated)
     made: LakeSnapshot = described(place, snapshot)
@@ -129,6 +128,8 @@ class _Rewriting:
         self._by: LakeProjection = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
         self._how = projection(lake, place.spec.schema, None, None)
         self.shape = KeyValueShape(lake, table.location)
+        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        self._held = found.offsets if found else {}
         self._context = WriteContext(
             place.spec.table_uuid, self._how.schema, place.spec.target_file_bytes, {}, tuple(lake.primary_keys)
         )
@@ -142,7 +143,7 @@ class _Rewriting:
             for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
         ]
         rows = NewestRows(files, MergedFiles(tuple(merged), self._by), self._how)
-        offsets = OffsetRange(0, group.sequence_end)
+        offsets = OffsetRange(0, self._held.get(group.bucket, 0))
         made = write_key_values(
             self._context, self.shape, files, place.world.ids, group.bucket, offsets, rows.batches(), level=LEVEL_MAX
         )

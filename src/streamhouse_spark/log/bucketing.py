@@ -5,12 +5,15 @@ The function is chosen by ``table.datalake.format`` when a table is created, als
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.log.bucketing_iceberg import iceberg_buckets
 from streamhouse_spark.log.bucketing_paimon import paimon_buckets
+from streamhouse_spark.log.bucketing_paimon_rows import paimon_row_buckets
 from streamhouse_spark.properties import LakeFormat
 
 
@@ -22,3 +25,14 @@ def buckets_of(column: pa.Array | pa.ChunkedArray, num_buckets: int, lake_format
     if lake_format == "paimon":
         return paimon_buckets(column, num_buckets)
     return iceberg_buckets(column, num_buckets)
+
+
+def row_buckets(
+    columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int, lake_format: LakeFormat
+) -> npt.NDArray[np.int32]:
+    """`buckets_of` by a bucket key of one or, with Paimon, several columns, in the order of the key."""
+    if len(columns) == 1:
+        return buckets_of(columns[0], num_buckets, lake_format)
+    if lake_format != "paimon":
+        raise TypeError(f"an Iceberg bucket is taken of one column, not of {len(columns)}")
+    return paimon_row_buckets(columns, num_buckets)

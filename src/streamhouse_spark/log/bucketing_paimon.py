@@ -49,11 +49,12 @@ def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.
     hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"a Paimon bucket cannot be taken of type {column.type}")
-    of_null = int(_buckets(_hash_null(), num_buckets)[0])
-    return buckets_of(column, lambda chunk: _buckets(hasher(chunk), num_buckets), of_null=of_null)
+    of_null = int(signed_buckets(_hash_null(), num_buckets)[0])
+    return buckets_of(column, lambda chunk: signed_buckets(hasher(chunk), num_buckets), of_null=of_null)
 
 
-def _buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:
+def signed_buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:
+    """Paimon's default bucket function of the hashes."""
     found: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
     return found
 
@@ -61,21 +62,34 @@ def _buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:
 def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
     """The function that hashes an array of the type. Hashes under nulls are arbitrary."""
     is_type = pa.types
-    if is_type.is_int64(data_type):
-        return lambda array: _hash_words(as_int64(array))
-    if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
-        # Without its sign: the rest of the word is zeros, so that the same number hashes differently by its type.
-        mask = np.int64((1 << data_type.bit_width) - 1)
-        return lambda array: _hash_words(as_int64(array) & mask)
     if is_type.is_timestamp(data_type) and data_type.unit == "us":
         return lambda array: _hash_timestamps(as_int64(array))
-    if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
-        return lambda array: _hash_words(_unscaled(array))
+    if fixed_values(pa.nulls(0, data_type)) is not None:
+        return _hash_fixed
     if is_type.is_string(data_type) or is_type.is_binary(data_type):
         return lambda array: _hash_byte_strings(*byte_strings(array, np.int32))
     if is_type.is_large_string(data_type) or is_type.is_large_binary(data_type):
         return lambda array: _hash_byte_strings(*byte_strings(array, np.int64))
     return None
+
+
+def fixed_values(array: pa.Array) -> Int64Array | None:
+    """What stands in the words of fields whose values all fit; arbitrary under nulls. None for another type."""
+    is_type, data_type = pa.types, array.type
+    if is_type.is_int64(data_type):
+        return as_int64(array)
+    if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
+        # Without its sign: the rest of the word is zeros, so that the same number hashes differently by its type.
+        return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
+    if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
+        return _unscaled(array)
+    return None
+
+
+def _hash_fixed(array: pa.Array) -> UInt32Array:
+    values = fixed_values(array)
+    assert values is not None
+    return _hash_words(values)
 
 
 def _unscaled(array: pa.Array) -> Int64Array:

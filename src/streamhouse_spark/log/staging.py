@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
 from streamhouse_spark.log.actions import Action, Append, Truncate
-from streamhouse_spark.log.bucketing import buckets_of
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed
 from streamhouse_spark.log.segment_writer import (
     BATCH_ROWS_MAX,
@@ -58,17 +58,16 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a table's rows find their bucket: by hash of ``bucket_key``, else all of a batch to one (sticky)."""
+    """How a table's rows find their bucket: by hash of ``bucket_key``, without one all of a batch to one (sticky)."""
 
     num_buckets: int
-    bucket_key: str | None = None
+    bucket_key: tuple[str, ...] = ()
     lake_format: LakeFormat = "iceberg"
     """Whose hash it is."""
 
     @classmethod
     def of(cls, num_buckets: int, properties: TableProperties) -> Routing:
-        key = properties.bucket_key
-        return cls(num_buckets, key[0] if key else None, properties.datalake_format)
+        return cls(num_buckets, properties.bucket_key, properties.datalake_format)
 
 
 class Stager:
@@ -126,7 +125,7 @@ class Stager:
         routing = self._routing
         if routing.num_buckets == 1:
             yield 0, rows
-        elif routing.bucket_key is None:
+        elif not routing.bucket_key:
             self._sticky = (self._sticky + 1) % routing.num_buckets
             yield self._sticky, rows
         else:
@@ -134,14 +133,14 @@ class Stager:
             step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
             for start in range(0, rows.num_rows, step_rows):
                 batch = one_batch(rows.slice(start, step_rows))
-                for bucket, part in _by_bucket(batch, routing.bucket_key, routing):
+                for bucket, part in _by_bucket(batch, routing):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
 
-def _by_bucket(batch: pa.RecordBatch, key: str, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
     num_buckets = routing.num_buckets
-    found = buckets_of(batch.column(key), num_buckets, routing.lake_format)
+    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
     buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
     ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
     start = 0

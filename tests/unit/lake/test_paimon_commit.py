@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -140,8 +139,6 @@ def test_what_is_not_built_says_so(lake):
     for use in (lake.compact, lake.remove_orphans, lambda: lake.expire(keep_last=1, keep_ms=0)):
         with pytest.raises(InvalidOptionError, match="not built yet for Paimon"):
             use()
-    with pytest.raises(LakeMismatchError, match="primary key id, and a Paimon lake"):
-        PaimonLake(lake.place.storage, replace(lake.place.spec, primary_key=("id",)))
 
 
 # -- the fence --------------------------------------------------------------------------------------------------------

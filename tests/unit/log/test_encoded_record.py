@@ -23,8 +23,8 @@ def test_the_stored_form_is_what_reading_gives(repeated):
     days = pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32())
     rows = pa.table({"id": np.arange(100), "day": days, "name": ["x"] * 100})
     shape = SegmentShape(1, ("name",), ("id", "day", "name"))
-    inline = Stager(storage, UUID, shape, Routing(4, "id"), World()).stage(rows)
-    objects = Stager(storage, UUID, shape, Routing(4, "id"), World(), inline_bytes_max=0).stage(rows)
+    inline = Stager(storage, UUID, shape, Routing(4, ("id",)), World()).stage(rows)
+    objects = Stager(storage, UUID, shape, Routing(4, ("id",)), World(), inline_bytes_max=0).stage(rows)
     staged = (*inline.segments, *objects.segments) * repeated
     placed = tuple(s.segment.placed(10 * i, 7, 1234) for i, s in enumerate(staged))
     record = Record(

@@ -99,7 +99,7 @@ def _with_buckets(
     if not buckets:
         return dict(properties)
     columns = TableSchema.of(StructJson(schema))
-    said, meant = _buckets({**buckets, **properties}, columns), _buckets(buckets, columns)
+    said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
     if said != meant:
         raise InvalidOptionError(
             f"table {path}: PARTITIONED BY says bucket({meant[0]}, {', '.join(meant[1])}), the properties bucket.num "
@@ -110,7 +110,7 @@ def _with_buckets(
 
 def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
     properties = parse_properties(
-        {name: texts[name] for name in ("bucket.num", "bucket.key") if name in texts}, columns
+        {name: texts[name] for name in ("bucket.num", "bucket.key", "table.datalake.format") if name in texts}, columns
     )
     return properties.bucket_num, properties.bucket_key
 

@@ -28,13 +28,13 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
         if kind == "identity":
             columns.append(_column(transform))
         elif kind == "bucket" and not properties:
-            if len(transform["columns"]) != 1 or len(transform["arguments"]) != 1:
+            if not transform["columns"] or len(transform["arguments"]) != 1:
                 raise InvalidOptionError(
-                    f"PARTITIONED BY {_shown(transform)}: expected a number and one column, as in bucket(4, id)"
+                    f"PARTITIONED BY {_shown(transform)}: expected a number and a column, as in bucket(4, id)"
                 )
             properties = {
                 "bucket.num": str(transform["arguments"][0]),
-                "bucket.key": join_names([_column(transform)]),
+                "bucket.key": join_names([_column(transform, i) for i in range(len(transform["columns"]))]),
             }
         elif kind == "bucket":
             raise InvalidOptionError(f"PARTITIONED BY {_shown(transform)}: a table has one bucket key; leave one out")
@@ -46,8 +46,8 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
     return Partitioning(tuple(columns), properties or None)
 
 
-def _column(transform: Mapping[str, Any]) -> str:
-    path = transform["columns"][0]
+def _column(transform: Mapping[str, Any], place: int = 0) -> str:
+    path = transform["columns"][place]
     if len(path) != 1:
         raise InvalidOptionError(
             f"PARTITIONED BY {_shown(transform)}: a field inside a struct cannot partition; make it a column"
