@@ -170,8 +170,6 @@ def _require_built(properties: TableProperties) -> None:
     """Refuse what a Paimon lake does not have yet, rather than find out when the table is tiered."""
     not_built = {
         PRIMARY_KEY: bool(properties.primary_key),
-        "table.datalake.auto-compaction": properties.datalake_auto_compaction,
-        "table.datalake.auto-expire-snapshot": properties.datalake_auto_expire_snapshot,
     }
     for name, is_asked in not_built.items():
         if is_asked:

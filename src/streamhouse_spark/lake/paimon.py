@@ -1,13 +1,11 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""The Paimon lake table of one streamhouse table without a primary key: an append table, offsets in the snapshots.
-
-Compaction, expiry and the removal of orphans are not built yet, and say so.
-"""
+"""The Paimon lake table of one streamhouse table without a primary key: an append table, offsets in the snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 
 import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
@@ -30,7 +28,10 @@ from streamhouse_spark.lake.base import (
 from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_expire import expire
 from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
+from streamhouse_spark.lake.paimon_maintain import compact_log
+from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
@@ -60,7 +61,7 @@ class PaimonLake:
 
     @property
     def is_maintained(self) -> bool:
-        return False
+        return True
 
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
@@ -210,14 +211,15 @@ class PaimonLake:
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:  # noqa: ARG002 - the interface
-        raise _not_built("compaction")
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        report, snapshot = compact_log(self.place, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
-    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:  # noqa: ARG002 - the interface
-        raise _not_built("expiring snapshots")
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
-    def remove_orphans(self, *, grace_ms: int = 0, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        raise _not_built("removing orphans")
+    def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
         """Nothing is superseded: a Paimon snapshot is one small file."""

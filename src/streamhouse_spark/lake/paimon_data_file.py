@@ -31,13 +31,20 @@ class PaimonShape:
     schema: PaimonSchema
     data_location: str
     """Of the table; its data files lie below."""
+    planned_ms: int = 0
+    """When the round began, by the store's clock."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": "paimon", "schema": JSON.to_json(self.schema), "data_location": self.data_location}
+        return {
+            "format": "paimon",
+            "schema": JSON.to_json(self.schema),
+            "data_location": self.data_location,
+            "planned_ms": self.planned_ms,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PaimonShape:
-        return cls(PaimonSchema.from_json(value["schema"]), value["data_location"])
+        return cls(PaimonSchema.from_json(value["schema"]), value["data_location"], value["planned_ms"])
 
     @cached_property
     def file_schema(self) -> pa.Schema:
