@@ -676,6 +676,14 @@ class TierFirstOnPaimon(TierFirst):
     lake = PAIMON
 
 
+class TierAndTrimOnPaimon(TierAndTrim):
+    """As `TierAndTrim`; before the log is trimmed, an empty snapshot settles the lake's newest."""
+
+    name = "tier and trim with Paimon"
+    lake = PAIMON
+    tested_methods = ("put_if_absent",)
+
+
 class TierTruncatedOnPaimon(TierTruncated):
     name = "truncate and tier in Paimon"
     lake = PAIMON
@@ -838,6 +846,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierTruncated,
     TierOverwritten,
     TierFirstOnPaimon,
+    TierAndTrimOnPaimon,
     TierTruncatedOnPaimon,
     TierAddedColumnOnPaimon,
     CompactLake,

@@ -33,6 +33,7 @@ from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_tabl
 from streamhouse_spark.lake.paimon_maintain import compact_log
 from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
 from streamhouse_spark.lake.parquet_read import read_split
@@ -87,6 +88,12 @@ class PaimonLake:
             return None
         self.place.require_owner(table)
         return described(self.place, table.snapshot) if table.snapshot else None
+
+    def settled(self) -> LakeSnapshot | None:
+        return settled(self.place)
+
+    def was_replaced(self, snapshot_id: int) -> bool:
+        return was_replaced(self.place, snapshot_id)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         self._require_table(f"no snapshot {snapshot_id}")
