@@ -81,7 +81,7 @@ matrix-s3: $(VENV)/dev.stamp
 	STREAMHOUSE_TEST_CONTRACT=s3 $(BIN)/python -m pytest tests/contract $(ARGS)
 
 .PHONY: interop
-interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and Iceberg's own library in Spark read our lake tables (both are fetched: 0.6 GB)
+interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
 .PHONY: clean

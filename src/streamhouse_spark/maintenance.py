@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
-from streamhouse_spark.log.retention import trim
+from streamhouse_spark.log.retention import plan_trim, trim
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -60,7 +60,8 @@ def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
     if not dry_run:
         properties = table.properties
         snapshots = _publish_snapshots(table)
-        trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+        limits = _settled(table, lake) if lake is not None else None
+        trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled, limits=limits)
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
@@ -100,6 +101,20 @@ def _maintain_lake(table: Table, lake: LakeTable, grace_ms: int, *, dry_run: boo
     return LakeMaintainReport(compacted, expired, orphans)
 
 
+def _settled(table: Table, lake: LakeTable) -> Mapping[int, int]:
+    """How far the log may be trimmed: what the lake holds for good. Asked only where there is something to trim."""
+    properties = table.properties
+    now_ms, enabled = table.storage.now_ms(), properties.datalake_enabled
+    if not plan_trim(table.refresh(), now_ms, properties.log_ttl_ms, lake_enabled=enabled):
+        return {}
+    try:
+        held = lake.settled()
+    except CommitConflictError as conflict:
+        logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
+        return {}
+    return held.offsets if held is not None else {}
+
+
 def _require_kept(table: Table, lake: LakeTable) -> None:
     """Refuse to trim what a rolled-back lake no longer holds."""
     recorded = table.state.lake
@@ -110,6 +125,12 @@ def _require_kept(table: Table, lake: LakeTable) -> None:
     if recorded is not None and not table.state.begins_at(starts):
         held = starts  # a snapshot from before the truncation: it holds no row of the table
     lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+    if lost and recorded is not None and lake.was_replaced(recorded.snapshot_id):
+        raise CommitConflictError(
+            f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
+            f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "
+            "writes them again"
+        )
     if lost:
         raise LakeRolledBackError(
             f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "

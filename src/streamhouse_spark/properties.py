@@ -161,22 +161,8 @@ def parse_properties(
         primary_key=primary_key,
     )
     if parsed.datalake_format == "paimon":
-        _require_built(parsed)
         check_paimon_columns(schema, partitions, bucket_key, primary_key)
     return parsed
-
-
-def _require_built(properties: TableProperties) -> None:
-    """Refuse what a Paimon lake does not have yet, rather than find out when the table is tiered."""
-    not_built = {
-        "table.datalake.auto-compaction": properties.datalake_auto_compaction,
-        "table.datalake.auto-expire-snapshot": properties.datalake_auto_expire_snapshot,
-    }
-    for name, is_asked in not_built.items():
-        if is_asked:
-            raise InvalidOptionError(
-                f"{name} is not built yet for tables with table.datalake.format=paimon; leave it out, or use iceberg"
-            )
 
 
 def is_keyed_property(name: str) -> bool:

@@ -18,10 +18,10 @@ from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.lake import iceberg_maintain
+from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
-from streamhouse_spark.model import Transaction
+from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -676,6 +676,14 @@ class TierFirstOnPaimon(TierFirst):
     lake = PAIMON
 
 
+class TierAndTrimOnPaimon(TierAndTrim):
+    """As `TierAndTrim`; before the log is trimmed, an empty snapshot settles the lake's newest."""
+
+    name = "tier and trim with Paimon"
+    lake = PAIMON
+    tested_methods = ("put_if_absent",)
+
+
 class TierTruncatedOnPaimon(TierTruncated):
     name = "truncate and tier in Paimon"
     lake = PAIMON
@@ -696,11 +704,14 @@ class CompactLake(TierFirst):
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        with mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2):
+        with (
+            mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
+            mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
+        ):
             yield
 
     def setup(self, run: Run) -> None:
-        run.create(properties=LAKE, buckets=1)
+        run.create(properties=self.lake, buckets=1)
         for _ in range(3):
             run.append()
             run.tier()
@@ -723,6 +734,32 @@ class CompactLake(TierFirst):
         run.clock.advance(25 * HOUR_MS)
         lake.remove_orphans()
         run.tier()
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        lake = run.open().open_lake()
+        for snapshot_id in lake.metadata_table("snapshots")["snapshot_id"].to_pylist():
+            lake.to_arrow(lake.plan_read(snapshot_id=snapshot_id))
+        in_lake = sorted(lake.to_arrow(lake.plan_read()).column("id").to_pylist())
+        assert in_lake == sorted(run.open().to_arrow().column("id").to_pylist()), "the lake holds other rows"
+
+
+class CompactPaimon(CompactLake):
+    """As `CompactLake`, and every snapshot that can be seen is whole whatever happens."""
+
+    name = "compact Paimon"
+    lake = PAIMON
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        lake, (row, *_) = run.open().open_lake(), run.open().to_arrow().slice(0, 1).to_batches()
+        lake.write_files(lake.write_context(), 0, OffsetRange(9, 10), [(9, row)])  # of a round that was lost
+        run.clock.advance(25 * HOUR_MS)
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        found = run.open().open_lake().place.snapshots.ids()
+        assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"
 
 
 class CleanDropped(Scenario):
@@ -809,9 +846,11 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierTruncated,
     TierOverwritten,
     TierFirstOnPaimon,
+    TierAndTrimOnPaimon,
     TierTruncatedOnPaimon,
     TierAddedColumnOnPaimon,
     CompactLake,
+    CompactPaimon,
     CleanDropped,
     ReadWhileTiering,
 )

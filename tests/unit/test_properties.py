@@ -104,8 +104,6 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"fields.price.agg": "sum"}, "tables with a primary key"),
         ({"table.datalake.format": "hudi"}, "'hudi', expected iceberg or paimon"),
         ({**PAIMON, "primary.key": "price"}, "'price' of type double, whose equal values Paimon's libraries tell"),
-        ({**PAIMON, "table.datalake.auto-compaction": "true"}, "table.datalake.auto-compaction is not built yet"),
-        ({**PAIMON, "table.datalake.auto-expire-snapshot": "true"}, "auto-expire-snapshot is not built yet"),
         ({"table.datalake.freshness": "soon"}, "table.datalake.freshness is 'soon', expected a duration"),
         ({"table.log.arrow.compression.type": "gzip"}, "expected none, lz4 or zstd"),
         ({"table.statistics.columns": "ok"}, "'ok' of type boolean, which has no minimum and maximum"),

@@ -326,6 +326,17 @@ class LakeTable(Protocol):
     def newest(self) -> LakeSnapshot | None:
         """The current snapshot with the offsets it holds; None before the first. Raises `LakeRolledBackError`."""
 
+    def settled(self) -> LakeSnapshot | None:
+        """A snapshot, as new as can be, whose rows no commit that another engine has under way can take away.
+
+        None where there is none. May commit an empty snapshot to settle those before it. Raises as `commit` does.
+        """
+
+    def was_replaced(self, snapshot_id: int) -> bool:
+        """Whether the lake holds less than it did because another engine's snapshot has the place of this one of ours,
+        and no file of the lake holds any of the rows that are missing: then they can be tiered again.
+        """
+
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         """Raises `SnapshotExpiredError`."""
 

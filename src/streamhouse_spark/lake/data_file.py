@@ -123,6 +123,14 @@ def _name_parts(name: str) -> list[str]:
     return name.removeprefix("data-").split("-")
 
 
+def written_up_to(location: str) -> tuple[int, int] | None:
+    """The bucket of a file of ours, and the end of the range of offsets that it was written for; None for others."""
+    parts = _name_parts(location.rpartition("/")[2])
+    numbers = [int(part) for part in parts[:-1] if part.isdigit()]
+    is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)
+    return (numbers[0], numbers[-1]) if is_own else None
+
+
 def is_keyed_file(location: str) -> bool:
     """Whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None

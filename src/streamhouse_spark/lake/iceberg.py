@@ -106,6 +106,12 @@ class IcebergLake:
             return None
         return _snapshot(head, found)
 
+    def settled(self) -> LakeSnapshot | None:
+        return self.newest()  # catalogs compare and swap
+
+    def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
+        return False
+
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()
         return self._described(metadata, require_snapshot(metadata, snapshot_id))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestContent
@@ -16,17 +14,9 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import (
-    CompactReport,
-    ExpireReport,
-    LakeFile,
-    LakeProjection,
-    LakeSplit,
-    WriteContext,
-)
-from streamhouse_spark.lake.bucket_files import rewrite_files
+from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeFile
+from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, CompactGroup, StoredFile, merge_group, plan_groups
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
@@ -37,12 +27,7 @@ from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
-from streamhouse_spark.model import OffsetRange
-
-COMPACT_FILES_MIN = 5
-"""Fewer small neighbours than this are not worth a rewrite."""
-
+from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
@@ -64,10 +49,10 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
     how = projection(table.schema(), place.spec.schema, None, place.spec.schema)
-    added = [f for group in groups for f in merge_group(group, context, how, files, place.world.ids)]
+    shape = WriteShape.from_json(context.lake)
+    added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
-    shape = WriteShape.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -89,19 +74,6 @@ def require_known_columns(place: IcebergPlace, table: Table) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CompactGroup:
-    """Neighbouring files of one bucket and partition, in offset order, to become one."""
-
-    bucket: int
-    files: tuple[OffsetFile, ...]
-    data_files: tuple[DataFile, ...]
-
-    @property
-    def num_rows(self) -> int:
-        return sum(file.record_count for file in self.data_files)
-
-
 def plan_compaction(
     table: Table, snapshot: Snapshot, files: FileAccess, table_uuid: str, target_bytes: int
 ) -> list[CompactGroup]:
@@ -114,60 +86,17 @@ def plan_compaction(
     if _has_deletes(snapshot, table):
         return []
     entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
-    current = [f for f in entries if f.spec_id == table.metadata.default_spec_id]
-    known = {f.file_path: offset_file(files, f.file_path, table_uuid) for f in _candidates(current, target_bytes)}
-    by_place: dict[tuple[object, ...], list[tuple[DataFile, OffsetFile]]] = {}
-    for file in current:
-        offsets = known.get(file.file_path)
-        if offsets is not None:
-            partition = tuple(file.partition[i] for i in range(len(file.partition)))
-            by_place.setdefault((offsets.bucket, *partition), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _groups(place, target_bytes)]
+    current = [_stored(file) for file in entries if file.spec_id == table.metadata.default_spec_id]
+
+    def footer(location: str) -> OffsetFile | None:
+        return offset_file(files, location, table_uuid)
+
+    return plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
 
 
-def _candidates(files: Sequence[DataFile], target_bytes: int) -> Iterator[DataFile]:
-    """Files of partitions that have enough small ones: only their footers are opened."""
-    small: dict[tuple[object, ...], int] = {}
-    keys = [tuple(f.partition[i] for i in range(len(f.partition))) for f in files]
-    for file, key in zip(files, keys, strict=True):
-        small[key] = small.get(key, 0) + (file.file_size_in_bytes < target_bytes // 2)
-    return (f for f, key in zip(files, keys, strict=True) if small[key] >= COMPACT_FILES_MIN)
-
-
-def _groups(place: list[tuple[DataFile, OffsetFile]], target_bytes: int) -> Iterator[CompactGroup]:
-    place.sort(key=lambda pair: pair[1].runs.range.start)
-    run: list[tuple[DataFile, OffsetFile]] = []
-    for pair in place:
-        is_small = pair[0].file_size_in_bytes < target_bytes // 2
-        run_bytes = sum(file.file_size_in_bytes for file, _ in run)
-        follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
-        if run and (not is_small or not follows or run_bytes + pair[0].file_size_in_bytes > target_bytes):
-            yield from _worth_it(run)
-            run = []
-        if is_small:
-            run.append(pair)
-    yield from _worth_it(run)
-
-
-def _worth_it(run: list[tuple[DataFile, OffsetFile]]) -> Iterator[CompactGroup]:
-    if len(run) >= COMPACT_FILES_MIN:
-        yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
-
-
-def merge_group(
-    group: CompactGroup, context: WriteContext, projection: LakeProjection, files: FileAccess, ids: Ids
-) -> list[LakeFile]:
-    """Write the group's rows in offset order, with their offsets in the footer."""
-
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
-        for file, data in zip(group.files, group.data_files, strict=True):
-            split = LakeSplit(file.location, data.file_size_in_bytes, data.record_count)
-            for batch in read_split(files, split, projection):
-                yield file, batch
-
-    offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
-    shape = WriteShape.from_json(context.lake)
-    return rewrite_files(context, shape, files, ids, group.bucket, offsets, batches())
+def _stored(file: DataFile) -> StoredFile:
+    partition = tuple(file.partition[i] for i in range(len(file.partition)))
+    return StoredFile(file.file_path, file.file_size_in_bytes, file.record_count, partition)
 
 
 def compaction_change(

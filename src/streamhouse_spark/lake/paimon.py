@@ -1,19 +1,17 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""The Paimon lake table of one streamhouse table: an append table, or with a primary key one that readers merge.
-
-Of log tables compaction, and of all tables expiry and the removal of orphans are not built yet, and say so.
-"""
+"""The Paimon lake table of one streamhouse table: an append table, or with a primary key one that readers merge."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 
 import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -31,8 +29,12 @@ from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_expire import expire
 from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
+from streamhouse_spark.lake.paimon_maintain import compact_log
+from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
@@ -61,7 +63,7 @@ class PaimonLake:
 
     @property
     def is_maintained(self) -> bool:
-        return False
+        return True
 
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
@@ -87,6 +89,12 @@ class PaimonLake:
             return None
         self.place.require_owner(table)
         return described(self.place, table.snapshot) if table.snapshot else None
+
+    def settled(self) -> LakeSnapshot | None:
+        return settled(self.place)
+
+    def was_replaced(self, snapshot_id: int) -> bool:
+        return was_replaced(self.place, snapshot_id)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         self._require_table(f"no snapshot {snapshot_id}")
@@ -215,20 +223,15 @@ class PaimonLake:
     def compact(self, *, dry_run: bool = False) -> CompactReport:
         if self.place.spec.primary_key:
             return compact_keyed(self.place, dry_run=dry_run)
-        raise _not_built("compaction")
+        report, snapshot = compact_log(self.place, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
-    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:  # noqa: ARG002 - the interface
-        raise _not_built("expiring snapshots")
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
-    def remove_orphans(self, *, grace_ms: int = 0, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        raise _not_built("removing orphans")
+    def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
         """Nothing is superseded: a Paimon snapshot is one small file."""
         return []
-
-
-def _not_built(what: str) -> InvalidOptionError:
-    return InvalidOptionError(
-        f"{what} is not built yet for Paimon lakes; leave it out, or use table.datalake.format=iceberg for a new table"
-    )

@@ -26,7 +26,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Snap
 from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon_data_file import PaimonShape, decoded
-from streamhouse_spark.lake.paimon_entries import ADD, DELETE, MetadataReader
+from streamhouse_spark.lake.paimon_entries import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon_key_values import described_by_keys
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
@@ -36,6 +36,10 @@ RETRY_WAIT_MS = 25
 RETRY_WAIT_MS_MAX = 2_000
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
+REMOVED_SHARE_MIN = 0.1
+"""Of the files that large manifests name; once so many are gone, the large ones are written again without them."""
+NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
+"""Rounds planned before this store time may not commit, cleaning may have taken their files."""
 SNAPSHOT_VERSION = 3
 
 
@@ -47,7 +51,7 @@ class Change:
     removes_all: bool = False
     """All data files go that the table has when the change is made."""
     removed: Sequence[ManifestEntry] = ()
-    """Data files that go; they are the table's when the change is made."""
+    """Data files that go; where one of them has gone before, the change is refused."""
     is_compaction: bool = False
     """The same rows in other files: nothing is new to who reads changes."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -57,11 +61,17 @@ Validation = Callable[[PaimonTable], Change]
 """Checks that the change may be made on this state, and says what it is. Raises what keeps it from being made."""
 
 
+def files_not_before_ms(place: PaimonPlace, snapshot: Snapshot | None) -> int:
+    """What the nearest snapshot of ours says, as each of them repeats it; 0 where no file was ever cleaned up."""
+    own = place.snapshots.newest_own(snapshot)
+    return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
+
+
 def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
     """Make the change in one snapshot, on whatever is newest by then.
 
-    Raises what ``validate`` raises, `CommitConflictError` when others win too often, `CommitStateUnknownError`, or
-    `StorageError` where nothing happened.
+    Raises what ``validate`` raises, `CommitConflictError` when others win too often or one of them took the snapshot's
+    place by renaming, `CommitStateUnknownError`, or `StorageError` where nothing happened.
     """
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
@@ -80,6 +90,7 @@ def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
                 sink.write(data)
         if place.snapshots.put(snapshot):
             place.snapshots.point_to(snapshot)
+            place.snapshots.require_not_replaced(snapshot)
             return snapshot
     raise CommitConflictError(
         f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
@@ -103,6 +114,7 @@ class _SnapshotBuilder:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
+        self._place = place
         self._world = place.world
         self._now_ms = place.world.clock.now_ms()
         self._files = PaimonFiles(place.files)
@@ -115,7 +127,7 @@ class _SnapshotBuilder:
         """The snapshot, and location → bytes of the files that it names, which are to be stored before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
-            changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
+            changes = [*self._removals(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
@@ -137,7 +149,7 @@ class _SnapshotBuilder:
             watermark=parent.watermark if parent else None,
             index_manifest=parent.index_manifest if parent else None,
             next_row_id=parent.next_row_id if parent else None,
-            properties={**self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
+            properties={**self._repeated(), **self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
             uuid=self._commit_uuid,
         )
         return snapshot, self._files.written
@@ -148,8 +160,22 @@ class _SnapshotBuilder:
             return "COMPACT"
         return "OVERWRITE" if self._change.removes_all else "APPEND"
 
-    def _removed(self) -> list[ManifestEntry]:
-        gone = self._reader.live(self._table.snapshot) if self._change.removes_all else self._change.removed
+    def _repeated(self) -> dict[str, str]:
+        not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
+        return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
+
+    def _removals(self) -> list[ManifestEntry]:
+        if not self._change.removes_all and not self._change.removed:
+            return []
+        live = self._reader.live(self._table.snapshot)
+        gone = live if self._change.removes_all else self._change.removed
+        present = {key_of(entry) for entry in live}
+        for entry in gone:
+            if key_of(entry) not in present:
+                raise CommitConflictError(
+                    f"lake table {self._table.location}: the file {entry.file.file_name} is no longer live, another "
+                    "commit removed it; plan again"
+                )
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
 
     def _entry(self, file: LakeFile) -> ManifestEntry:
@@ -160,17 +186,25 @@ class _SnapshotBuilder:
             GenericRow(partition, shape.partition_fields),
             shape.bucket_of(file.bucket),
             shape.num_buckets,
-            _data_file(file, shape, self._now_ms),
+            _data_file(file, shape, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
     def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
-        """Small manifests become one once they are many, without the files that were added and removed among them."""
+        """Small manifests become one once they are many, without the files that were added and removed among them.
+
+        So a commit reads and writes as much after many rounds as after few: a list of at most this many small
+        manifests, and now and then the files that they name.
+        """
         small = [m for m in manifests if m.file_size < MANIFEST_BYTES_TARGET]
         if len(small) < MANIFESTS_MIN_TO_MERGE:
             return manifests
         joined = {m.file_name for m in small}
-        kept = [m for m in manifests if m.file_name not in joined]
-        return [*kept, *self._manifest(self._reader.left(small))]
+        large = [m for m in manifests if m.file_name not in joined]
+        left = self._reader.left(small)
+        num_removed = sum(entry.kind == DELETE for entry in left) + sum(m.num_deleted_files for m in large)
+        if num_removed and num_removed >= REMOVED_SHARE_MIN * sum(m.num_added_files for m in large):
+            return self._manifest(self._reader.left(manifests))
+        return [*large, *self._manifest(left)]
 
     def _manifest(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
         name = f"manifest-{self._world.ids.new_uuid()}"
@@ -178,7 +212,11 @@ class _SnapshotBuilder:
         return written
 
 
-def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int) -> DataFileMeta:
+_APPENDED, _COMPACTED = 0, 1
+"""What Paimon calls the source of a file."""
+
+
+def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int, source: int) -> DataFileMeta:
     """Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
     is_canonical = file.location == shape.canonical(file.partition, file.bucket, name)
@@ -204,7 +242,7 @@ def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int) -> DataFileMeta:
         extra_files=[],
         creation_time=Timestamp.from_epoch_millis(now_ms),
         delete_row_count=0,
-        file_source=0,
+        file_source=source,
         value_stats_cols=[field.name for field in known],
         external_path=None if is_canonical else file.location,
     )

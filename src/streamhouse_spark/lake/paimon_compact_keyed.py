@@ -25,7 +25,6 @@ from streamhouse_spark.lake.base import (
     WriteContext,
 )
 from streamhouse_spark.lake.data_file import PartitionKey
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import encoded
 from streamhouse_spark.lake.paimon_entries import FileKey, MetadataReader, key_of, live_entries
@@ -33,7 +32,7 @@ from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_key_values import LEVEL_MAX, KeyValueShape, merged_by, write_key_values
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_read import projection, require_same_names
-from streamhouse_spark.lake.paimon_round import described, offsets_at, require_shape
+from streamhouse_spark.lake.paimon_round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon_sections import is_raw, places_of
 from streamhouse_spark.lake.round_checks import require_present
 from streamhouse_spark.lake.split_read import NewestRows
@@ -100,17 +99,14 @@ def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
     rewriting = _Rewriting(place, table)
     added = [file for group in chosen for file in rewriting.files_of(group)]
-    uuid = place.spec.table_uuid
     limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        require_shape(newest, rewriting.shape)
+        require_shape(place, newest, rewriting.shape)
         _require_untouched(newest.location, live_entries(place, newest), removed, limits)
         require_present(place.files_at, added)
-        held = offsets_at(place, newest.snapshot) if newest.snapshot else None
-        carried = {} if held is None else {OFFSETS_PROPERTY: offsets_text(uuid, held.offsets, held.starts)}
-        return Change(added, removed=removed, is_compaction=True, properties=carried)
+        return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, newest.snapshot))
 
     snapshot = commit_snapshot(place, validated)
     made: LakeSnapshot = described(place, snapshot)
@@ -127,7 +123,7 @@ class _Rewriting:
         self._reader = MetadataReader(table, PaimonFiles(place.files))
         self._by: LakeProjection = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
         self._how = projection(lake, place.spec.schema, None, None)
-        self.shape = KeyValueShape(lake, table.location)
+        self.shape = KeyValueShape(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}
         self._context = WriteContext(

@@ -31,6 +31,8 @@ class PaimonShape:
     schema: PaimonSchema
     data_location: str
     """Of the table; its data files lie below."""
+    planned_ms: int = 0
+    """When the round began, by the store's clock."""
     planned_on: str | None = None
     """The manifest list of the snapshot that the round was planned on, whose name is that of no other."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
@@ -41,14 +43,20 @@ class PaimonShape:
             "format": "paimon",
             "schema": JSON.to_json(self.schema),
             "data_location": self.data_location,
+            "planned_ms": self.planned_ms,
             "planned_on": self.planned_on,
             "sequence_shifts": {str(bucket): shift for bucket, shift in self.sequence_shifts.items()},
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        shifts = {int(bucket): shift for bucket, shift in value["sequence_shifts"].items()}
-        return cls(PaimonSchema.from_json(value["schema"]), value["data_location"], value["planned_on"], shifts)
+        return cls(
+            PaimonSchema.from_json(value["schema"]),
+            value["data_location"],
+            value["planned_ms"],
+            value["planned_on"],
+            {int(bucket): shift for bucket, shift in value["sequence_shifts"].items()},
+        )
 
     @cached_property
     def file_schema(self) -> pa.Schema:

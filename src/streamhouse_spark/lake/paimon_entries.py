@@ -68,10 +68,9 @@ class MetadataReader:
         """What these manifests say when they are taken together. No file is added again once it was removed."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
-        for entries in in_parallel(self._entries, manifests):
+        for entries in in_parallel(self.entries, manifests):
             for entry in entries:
-                key = key_of(entry)
-                (removed if entry.kind == DELETE else added)[key] = entry
+                (removed if entry.kind == DELETE else added)[key_of(entry)] = entry
         left = [entry for key, entry in added.items() if key not in removed]
         return [*left, *(entry for key, entry in removed.items() if key not in added)]
 
@@ -82,7 +81,7 @@ class MetadataReader:
         found: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
         return found
 
-    def _entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
+    def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
             found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=False)

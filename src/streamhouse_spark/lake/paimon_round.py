@@ -10,7 +10,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
-from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import live_entries
 from streamhouse_spark.lake.paimon_keyed import require_newest, sequence_shifts
@@ -22,7 +22,8 @@ def write_context(place: PaimonPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table)
     spec = place.spec
-    shape = PaimonShape(table.schema, table.location, _name_of(table.snapshot), _shifts(place, table))
+    began_ms = place.storage.now_ms()
+    shape = PaimonShape(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
 
 
@@ -51,7 +52,7 @@ def commit_round(
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
-        require_shape(table, shape)
+        require_shape(place, table, shape)
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         require_offsets(table.location, found, expected)
         if not is_truncated and _name_of(table.snapshot) != shape.planned_on:
@@ -83,6 +84,12 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
     )
 
 
+def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None) -> dict[str, str]:
+    """The properties of a snapshot that holds what this one does. Raises as `offsets_at` does."""
+    found = offsets_at(place, snapshot) if snapshot is not None else None
+    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, found.offsets, found.starts)} if found else {}
+
+
 def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     found = offsets_at(place, snapshot)
     if found is None:
@@ -90,9 +97,19 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     return LakeSnapshot(snapshot.id, dict(found.offsets), snapshot.time_millis, dict(found.starts))
 
 
-def require_shape(table: PaimonTable, shape: PaimonShape) -> None:
+def require_shape(place: PaimonPlace, table: PaimonTable, shape: PaimonShape) -> None:
+    """Files written for the shape may be committed: the schema is the same, and none of them can have been cleaned up.
+
+    Raises `CommitConflictError`.
+    """
     if JSON.to_json(table.schema) != JSON.to_json(shape.schema):
         raise CommitConflictError(
             f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
             f"{shape.schema.id}; tier again"
+        )
+    not_before_ms = files_not_before_ms(place, table.snapshot)
+    if shape.planned_ms < not_before_ms:
+        raise CommitConflictError(
+            f"lake table {table.location}: this round began at {shape.planned_ms} ms, and files from before "
+            f"{not_before_ms} ms that nothing needed were cleaned up; tier again"
         )

@@ -12,12 +12,14 @@ could take it: a put counts only if the snapshot below it is still there, or not
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import (
+    CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
     ObjectExistsError,
@@ -71,6 +73,12 @@ class SnapshotFolder:
             )
         return found
 
+    def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """The snapshot, or the nearest below it, that one of our commits made; None where there is none (any more)."""
+        while snapshot is not None and commit_of(snapshot) is None:
+            snapshot = self.find(snapshot.id - 1)
+        return snapshot
+
     def ids(self) -> list[int]:
         """The numbers that a listing shows, ascending."""
         names = self._storage.list_names(f"{self._table_key}/snapshot/")
@@ -102,6 +110,20 @@ class SnapshotFolder:
                 return False
         self._require_counts(snapshot)
         return True
+
+    def require_not_replaced(self, snapshot: Snapshot) -> None:
+        """See that no other commit has taken the place of one that was just put, by renaming its file there.
+
+        Such a writer looked before the put and renamed after it. One that renames still later is noticed by who looks
+        next: what the lake holds is always asked of its newest snapshot. Raises `CommitConflictError`.
+        """
+        with suppress(StorageError, CorruptDataError):
+            stored = self.find(snapshot.id)
+            if stored is not None and commit_of(stored) != commit_of(snapshot):
+                raise CommitConflictError(
+                    f"lake table {self._table_key}: another engine renamed its own snapshot {snapshot.id} to where "
+                    "ours had just been committed; plan again"
+                )
 
     def point_to(self, snapshot: Snapshot) -> None:
         """Tell other engines which snapshot is the newest, and that it is needed.
@@ -164,6 +186,18 @@ class SnapshotFolder:
                 f"lake table {self._table_key}: snapshot {snapshot.id} was put where older ones had been expired; run "
                 "the same tiering again, it repeats nothing that happened"
             )
+
+    # -- expiring -------------------------------------------------------------------------------------------------
+
+    def expire(self, snapshot_ids: Sequence[int], first_kept: int) -> None:
+        """Delete snapshots, given oldest first, and tell other engines which is the first that is left.
+
+        They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
+        """
+        for snapshot_id in snapshot_ids:
+            self._storage.delete(self._key(snapshot_id))
+        with suppress(StorageError):
+            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_kept).encode())
 
     # -- internals ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ of several services that tier one table, one wins each round and the others plan
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     CommitConflictError,
     LakeMismatchError,
+    LakeRolledBackError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
     TableNotFoundError,
@@ -44,6 +46,8 @@ from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 CONFLICTS_MAX = 20
 
@@ -107,6 +111,11 @@ class TieringJob:
                 if conflicts > CONFLICTS_MAX:
                     raise
                 finished = False
+            except LakeRolledBackError:
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX or not self._was_replaced(self._log.state):
+                    raise
+                finished = False
             if finished:
                 break
             state = self._refreshed()
@@ -131,8 +140,7 @@ class TieringJob:
     ) -> bool:
         """One snapshot. True when there was nothing left to do."""
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
-            held = self._lake.newest()
-            require_progress(state.lake.offsets, held.offsets if held else {}, table=state.name)
+            self._require_progress(state, state.lake)
         self._fit_lake(state)
         newest = self._lake.newest()
         if newest is not None and _is_ahead(newest, state) and not _is_ahead(newest, self._refreshed()):
@@ -163,6 +171,22 @@ class TieringJob:
             warn_of_healed(state.name, _healed(files))
             self._record(snapshot)
         return False
+
+    def _was_replaced(self, state: TableState) -> bool:
+        return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
+
+    def _require_progress(self, state: TableState, recorded: LakePair) -> None:
+        held = self._lake.newest()
+        try:
+            require_progress(recorded.offsets, held.offsets if held else {}, table=state.name)
+        except LakeRolledBackError:
+            if not self._was_replaced(state):
+                raise
+            logger.warning(
+                "table %s: another engine's commit took the place of lake snapshot %d; its rows are tiered again",
+                state.name,
+                recorded.snapshot_id,
+            )
 
     def _planned(
         self, state: TableState, begin: Mapping[int, int], targets: Mapping[int, int]

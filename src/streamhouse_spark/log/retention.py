@@ -8,7 +8,7 @@ cleaning deletes them after the grace, so readers that pinned an earlier state g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.log.actions import Action, Trim
 from streamhouse_spark.log.commit_log import CommitLog
@@ -37,8 +37,12 @@ def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
     return times[::-1]
 
 
-def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
+def plan_trim(
+    state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, limits: Mapping[int, int] | None = None
+) -> dict[int, int]:
     """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything.
+
+    ``limits`` are offsets that no bucket is trimmed beyond, 0 for a bucket that they leave out.
 
     Of a table with a primary key nothing beyond the newest snapshot of its rows is trimmed, because current rows by key
     are made of that and all later changes.
@@ -57,6 +61,8 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
     starts = {}
     for bucket, log in state.buckets.items():
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
+        if limits is not None:
+            limit = min(limit, limits.get(bucket, 0))
         if state.primary_key:
             limit = min(limit, state.snapshots[bucket].offset if bucket in state.snapshots else log.start)
         start = log.start
@@ -72,11 +78,11 @@ def plan_trim(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool
     return starts
 
 
-def trim(log: CommitLog, ttl_ms: int, *, lake_enabled: bool) -> dict[int, int]:
+def trim(log: CommitLog, ttl_ms: int, *, lake_enabled: bool, limits: Mapping[int, int] | None = None) -> dict[int, int]:
     """Commit what `plan_trim` allows. Returns the new starts, empty where nothing was to trim."""
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        starts = plan_trim(state, time_ms, ttl_ms, lake_enabled=lake_enabled)
+        starts = plan_trim(state, time_ms, ttl_ms, lake_enabled=lake_enabled, limits=limits)
         return (Trim(starts),) if starts else ()
 
     committed = log.commit(plan)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
+from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.iceberg_maintain import COMPACT_FILES_MIN
 from streamhouse_spark.lake.parquet_read import offset_file
@@ -118,29 +118,6 @@ def test_small_neighbours_become_one_file(lake):
     assert lake.newest().offsets == {0: 27}
 
 
-def test_buckets_and_partitions_are_merged_apart(partitioned):
-    lake, in_order = partitioned
-    before = _read(lake)
-    report = lake.compact()
-    assert report.files_added == 6
-    assert _read(lake) == before
-    for bucket, rows in in_order.items():
-        assert _by_offset(lake, bucket, OffsetRange(0, rows.num_rows)).to_pylist() == rows.to_pylist()
-
-
-def test_large_files_end_a_run(store):
-    lake = lake_of(store, target_file_bytes=4_000)
-    for i in range(4):
-        tier(lake, _rows(3 * i))
-    big = 12 + 2_000
-    tier(lake, _rows(12, 2_000))
-    for i in range(COMPACT_FILES_MIN):
-        tier(lake, _rows(big + 3 * i))
-    assert lake.compact().files_removed == COMPACT_FILES_MIN
-    end = big + 3 * COMPACT_FILES_MIN
-    assert _by_offset(lake, 0, OffsetRange(0, end))["id"].to_pylist() == list(range(end))
-
-
 def test_files_of_other_engines_are_left_alone(lake):
     table, mine = lake.place.load(), _locations(lake)
     for _ in range(COMPACT_FILES_MIN):
@@ -150,22 +127,6 @@ def test_files_of_other_engines_are_left_alone(lake):
     lake.compact()
     assert foreign <= _locations(lake)
     assert _read(lake) == before
-
-
-def test_a_round_that_lands_during_a_compaction_stays(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg_maintain as module
-
-    merge = module.merge_group
-
-    def merge_late(*args):
-        merged = merge(*args)
-        tier(lake_of(store), _rows(24))
-        return merged
-
-    monkeypatch.setattr(module, "merge_group", merge_late)
-    report = lake.compact()
-    assert report.snapshot.offsets == {0: 27}
-    assert len(_read(lake)) == 27
 
 
 def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
@@ -182,29 +143,6 @@ def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
     with pytest.raises(CommitConflictError, match="no longer live"):
         lake.compact()
     assert 4 not in [row["id"] for row in _read(lake)]
-
-
-def test_two_compactions_at_once_keep_every_row_once(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg_maintain as module
-
-    merge = module.merge_group
-
-    def merge_late(*args):
-        merged = merge(*args)
-        monkeypatch.setattr(module, "merge_group", merge)
-        lake_of(store).compact()
-        return merged
-
-    monkeypatch.setattr(module, "merge_group", merge_late)
-    with pytest.raises(CommitConflictError):
-        lake.compact()
-    assert [row["id"] for row in _read(lake)] == sorted(range(24), key=lambda i: repr({"id": i, "name": f"n{i}"}))
-
-
-def test_nothing_to_compact(store):
-    lake = lake_of(store)
-    lake.create_or_adopt()
-    assert lake.compact().files_removed == 0
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
@@ -227,31 +165,6 @@ def test_expiry_removes_old_snapshots_and_their_files(lake, store, world, clock)
         assert location.removeprefix(f"{store.url}/") not in {info.key for info in store.list("lake/")}
     tagged = lake.snapshot_by_name("__streamhouse_lake_tiering")
     assert lake.to_arrow(lake.plan_read(snapshot_id=tagged.id)).num_rows == 24
-
-
-def test_expiry_keeps_what_is_young_or_among_the_last(lake, clock):
-    clock.advance(10_000)
-    assert lake.expire(keep_last=1, keep_ms=20_000).snapshots == ()
-    assert len(lake.expire(keep_last=5, keep_ms=0).snapshots) == 3
-    assert lake.expire(keep_last=5, keep_ms=0).snapshots == ()
-
-
-def test_expiry_leaves_files_of_rounds_under_way(lake, clock):
-    context = lake.write_context()
-    files, new = write_round(lake, {0: _rows(24)}, {0: 24})
-    clock.advance(60_000)
-    lake.expire(keep_last=1, keep_ms=0)
-    assert lake.commit(files, expected={0: 24}, new=new, context=context).offsets == {0: 27}
-    assert len(_read(lake)) == 27
-
-
-def test_a_snapshot_that_expired_before_an_offset_read(lake, clock):
-    reader = lake.read_offsets(0, OffsetRange(0, 24))
-    lake.compact()
-    clock.advance(60_000)
-    lake.expire(keep_last=1, keep_ms=0)
-    with pytest.raises(SnapshotExpiredError, match="run the query again"):
-        next(reader)
 
 
 def test_old_metadata_versions_go_a_day_later(lake, store, clock):

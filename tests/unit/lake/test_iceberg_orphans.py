@@ -7,7 +7,7 @@ import pytest
 
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, ObjectNotFoundError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_memory import MemoryStorage
 
@@ -35,32 +35,6 @@ def _lost_round(lake, at: int):
     return context, files
 
 
-def test_files_of_a_lost_round_go_after_the_grace_and_nothing_else_does(place):
-    clock, storage, lake = place
-    _, files = _lost_round(lake, 3)
-    assert lake.remove_orphans() == []
-    clock.advance(DAY_MS + 1)
-    expected = [files[0].location.removeprefix(storage.url + "/")]
-    assert lake.remove_orphans(dry_run=True) == expected
-    assert storage.size_bytes(expected[0])
-    assert lake.remove_orphans() == expected
-    assert lake.remove_orphans() == []
-    with pytest.raises(ObjectNotFoundError):
-        storage.size_bytes(expected[0])
-    assert lake.to_arrow(lake.plan_read()).num_rows == 3
-
-
-def test_a_round_that_slept_through_cleaning_is_refused_and_a_new_one_goes_on(place):
-    clock, _, lake = place
-    context, files = _lost_round(lake, 3)
-    clock.advance(DAY_MS + 1)
-    assert lake.remove_orphans()
-    with pytest.raises(CommitConflictError):
-        lake.commit(files, expected={0: 3}, new={0: 6}, context=context)
-    tier(lake, _rows(3))
-    assert lake.to_arrow(lake.plan_read()).num_rows == 6
-
-
 def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cleaning(place, monkeypatch):
     clock, storage, lake = place
     context, files = _lost_round(lake, 3)
@@ -78,8 +52,3 @@ def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cle
         lake.commit(files, expected={0: 3}, new={0: 6}, context=context)
     assert lake.newest().offsets == {0: 3}
     assert lake.to_arrow(lake.plan_read()).num_rows == 3
-
-
-def test_a_grace_that_protects_nobody_is_refused(place):
-    with pytest.raises(InvalidOptionError, match="grace"):
-        place[2].remove_orphans(grace_ms=1000)

@@ -14,7 +14,6 @@ from streamhouse_spark.errors import (
     CommitStateUnknownError,
     CorruptDataError,
     FormatVersionError,
-    InvalidOptionError,
     LakeMismatchError,
     LakeRolledBackError,
     SnapshotExpiredError,
@@ -132,13 +131,6 @@ def test_others_are_told_what_is_needed(lake, memory):
     assert json.loads(memory.read(f"{PLACE}/consumer/consumer-{COMMIT_USER}")) == {"nextSnapshot": 2}
     tables = {name: lake.metadata_table(name).to_pylist() for name in ("tags", "consumers")}
     assert tables["tags"][0]["snapshot_id"] == tables["consumers"][0]["next_snapshot_id"] == second.id
-
-
-def test_what_is_not_built_says_so(lake):
-    assert not lake.is_maintained
-    for use in (lake.compact, lake.remove_orphans, lambda: lake.expire(keep_last=1, keep_ms=0)):
-        with pytest.raises(InvalidOptionError, match="not built yet for Paimon"):
-            use()
 
 
 # -- the fence --------------------------------------------------------------------------------------------------------

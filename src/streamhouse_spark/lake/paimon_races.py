@@ -1,0 +1,70 @@
+"""What Paimon's own writers can do to our snapshots, and what is safe all the same.
+
+They commit by renaming a file to the snapshot's number, after a look whether there is one. A writer that sleeps between
+the two takes the place of a snapshot that we put meanwhile, and its own lacks our rows. Ours never takes the place of
+another: put-if-absent does not overwrite. So the file of a number goes from ours to theirs at most, never back, and:
+
+* **A snapshot of ours that has a successor cannot lose its rows.** Whoever commits above it planned on it; nobody who
+  plans now commits at its number or below the newest. What `settled` says is of such a snapshot, and the log is
+  trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
+* **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
+  file of the lake has the rows beyond, they are tiered again (`was_replaced`).
+"""
+
+from __future__ import annotations
+
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.lake.base import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.data_file import written_up_to
+from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon_entries import ADD, MetadataReader
+from streamhouse_spark.lake.paimon_io import PaimonFiles
+from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_round import carried_offsets, described, offsets_at
+from streamhouse_spark.lake.paimon_snapshots import commit_of
+
+
+def settled(place: PaimonPlace) -> LakeSnapshot | None:
+    """See `LakeTable.settled`. Commits an empty snapshot where the newest one holds rows that are not settled yet."""
+    table = _owned(place)
+    if table is None or table.snapshot is None:
+        return None
+    newest, below = described(place, table.snapshot), _below(place, table.snapshot)
+    if below is not None and same_offsets(below.offsets, newest.offsets) and same_offsets(below.starts, newest.starts):
+        return below
+
+    def seal(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        return Change(is_compaction=True, properties=carried_offsets(place, table.snapshot))
+
+    return _below(place, commit_snapshot(place, seal))
+
+
+def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
+    """See `LakeTable.was_replaced`."""
+    table = _owned(place)
+    if table is None or table.snapshot is None:
+        return False
+    stored = place.snapshots.find(snapshot_id)
+    if stored is None or commit_of(stored) is not None:
+        return False
+    held = offsets_at(place, table.snapshot)
+    offsets = held.offsets if held else {}
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    live = (entry.file.file_name for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    ends = (found for found in map(written_up_to, live) if found is not None)
+    return all(end <= offsets.get(bucket, 0) for bucket, end in ends)
+
+
+def _below(place: PaimonPlace, newest: Snapshot) -> LakeSnapshot | None:
+    """The nearest snapshot of ours that has a successor."""
+    own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
+    return described(place, own) if own is not None else None
+
+
+def _owned(place: PaimonPlace) -> PaimonTable | None:
+    table = place.find()
+    if table is not None:
+        place.require_owner(table)
+    return table

@@ -1,0 +1,228 @@
+"""Paimon's own Java library reads, expires, cleans and appends to our Paimon lakes. `make interop` runs this.
+
+Spark's package manager fetches the library, and its Hadoop classes serve it; no session reads the tables, because
+Paimon's connector of this version of Spark is not to be had from Maven Central.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type_rows, sorted_rows
+from streamhouse_spark.lake import paimon_commit, paimon_maintain
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"
+PAIMON = {"table.datalake.format": "paimon"}
+SOURCE = Path(__file__).with_name("PaimonProbe.java")
+FETCH = """
+import sys
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[1]").config("spark.jars.packages", sys.argv[1]).config(
+    "spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1").config(
+    "spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+print(session.conf.get("spark.jars"))
+session.stop()
+"""
+"""Another process, because jars are chosen when a JVM starts, and this one's may run already."""
+
+pytestmark = pytest.mark.engines
+
+
+class Probe:
+    """Asks the Java program; one for all tests."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, verb: str, table: Table, *fields: object) -> list[Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = [verb, f"{table.storage.url}/lake", table.name, *map(str, fields)]
+        self._process.stdin.write("\t".join(asked) + "\n")
+        self._process.stdin.flush()
+        answer = []
+        while line := self._process.stdout.readline().rstrip("\n"):
+            answer.append(json.loads(line))
+            assert not str(answer[-1]).startswith("failed: "), answer[-1]
+        assert self._process.poll() is None, "the program ended"
+        return answer
+
+    def read(self, table: Table, option: str = "", *where: object) -> pa.Table:
+        """The rows, in the table's types; those whose column has a value, or with the column alone, those without."""
+        schema = table.schema
+        rows = self.ask("read", table, option, *where)
+        values = [[_value(value, field.type) for value, field in zip(row, schema, strict=True)] for row in rows]
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema=schema)
+
+
+def _value(value: Any, of: pa.DataType) -> Any:
+    """What the program wrote as JSON, as Arrow takes it."""
+    is_type, epoch = pa.types, dt.datetime(1970, 1, 1)
+    if value is None or is_type.is_boolean(of) or is_type.is_integer(of) or is_type.is_string(of):
+        return value
+    if is_type.is_struct(of):
+        return {field.name: _value(part, field.type) for part, field in zip(value, of, strict=True)}
+    if is_type.is_map(of):
+        return [(_value(k, of.key_type), _value(v, of.item_type)) for k, v in zip(*value, strict=True)]
+    if is_type.is_list(of):
+        return [_value(part, of.value_type) for part in value]
+    if is_type.is_decimal(of):
+        return decimal.Decimal(value)
+    if is_type.is_binary(of):
+        return bytes.fromhex(value)
+    if is_type.is_date(of):
+        return epoch.date() + dt.timedelta(days=value)
+    if is_type.is_timestamp(of):
+        return (epoch + dt.timedelta(microseconds=value)).replace(tzinfo=dt.UTC if of.tz else None)
+    assert is_type.is_floating(of), of
+    return float(value)
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[Probe]:
+    import pyspark
+
+    fetched = subprocess.run(
+        [sys.executable, "-c", FETCH, LIBRARY], stdout=subprocess.PIPE, text=True, check=True, timeout=600
+    ).stdout
+    jars = [jar.removeprefix("file://") for jar in fetched.strip().splitlines()[-1].split(",")]
+    classes = ":".join([*jars, f"{Path(pyspark.__file__).parent}/jars/*"])
+    command = ["java", "-cp", classes, str(SOURCE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Probe(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+@pytest.fixture
+def wh(tmp_path) -> Warehouse:
+    return Warehouse("wh", storage=LocalStorage(str(tmp_path), fsync=False))
+
+
+def _tier(table: Table, rows: pa.Table | None = None) -> None:
+    if rows is not None:
+        table.append(rows)
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def _create(wh: Warehouse, schema: pa.Schema, properties: Mapping[str, str], **shape: Any) -> Table:
+    return wh.create_table("sales.orders", schema, properties={**PAIMON, **properties}, **shape)
+
+
+@pytest.mark.parametrize("num_buckets", [1, 3])
+def test_every_type_before_and_after_maintenance(wh, java, num_buckets, monkeypatch):
+    monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
+    monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 3)
+    key = {"bucket.key": "id"} if num_buckets > 1 else {}
+    table = _create(wh, EVERY_TYPE.arrow, key, buckets=num_buckets)
+    rounds = [every_type_rows(30, seed=i) for i in range(6)]
+    for rows in rounds:
+        _tier(table, rows)
+    everything = sorted_rows(pa.concat_tables(rounds))
+    assert sorted_rows(java.read(table)) == everything
+    lake = table.open_lake()
+    assert lake.compact().files_removed
+    assert sorted_rows(java.read(table)) == everything
+    assert sorted_rows(java.read(table, "scan.snapshot-id=2")) == sorted_rows(pa.concat_tables(rounds[:2]))
+    assert len(lake.expire(keep_last=2, keep_ms=0).snapshots) == 5
+    assert sorted_rows(java.read(table)) == sorted_rows(java.read(table, "scan.snapshot-id=6")) == everything
+    rows = pa.concat_tables(rounds)
+    for name in ("id", "a_byte", "a_short", "an_int", "a_string", "a_date"):
+        for value in {row for row in rows[name].to_pylist()[:6] if row != ""}:
+            found = java.read(table, "", name, *([] if value is None else [value]))
+            same = pc.is_null(rows[name]) if value is None else pc.equal(rows[name], pa.scalar(value, rows[name].type))
+            assert sorted_rows(found) == sorted_rows(rows.filter(same)), (name, value)
+
+
+def test_partitions_also_those_that_no_folder_can_have(wh, java):
+    properties = {"bucket.num": "4", "bucket.key": "id"}
+    table = _create(wh, EVENTS.arrow, properties, partition_by=["day", "region"])
+    rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
+    odd = event_rows(3, seed=9).set_column(2, "region", pa.array(["x" * 500, "a/b=c%2F", "漢" * 90]))
+    rounds.append(odd.cast(EVENTS.arrow))
+    for rows in rounds:
+        _tier(table, rows)
+    rows = pa.concat_tables(rounds)
+    assert sorted_rows(java.read(table)) == sorted_rows(rows)
+    day = dt.date(2026, 1, 2)
+    assert sorted_rows(java.read(table, "", "day", day)) == sorted_rows(rows.filter(pc.equal(rows["day"], day)))
+    assert java.read(table, "", "region").num_rows == rows["region"].null_count
+    for region in ("us/ca", "x" * 500):
+        assert java.read(table, "", "region", region).num_rows == rows["region"].to_pylist().count(region)
+
+
+def test_truncated_widened_and_tagged(wh, java):
+    table = _create(wh, PLAIN.arrow, {})
+    rounds = [pa.table({"id": [i], "name": [f"n{i}"]}, schema=PLAIN.arrow) for i in range(4)]
+    for rows in rounds[:3]:
+        _tier(table, rows)
+    location = table.state.lake_location
+    table.storage.put(f"{location}/tag/tag-before", table.storage.read(f"{location}/snapshot/snapshot-2"))
+    table.truncate()
+    _tier(table)
+    assert java.read(table).num_rows == 0
+    table.alter(add_columns="note string")
+    _tier(table, pa.table({"id": [3], "name": ["n3"], "note": ["new"]}))
+    assert java.read(table).to_pylist() == [{"id": 3, "name": "n3", "note": "new"}]
+    assert len(table.open_lake().expire(keep_last=1, keep_ms=0).snapshots) == 4
+    (rows,) = (java.ask("read", table, "scan.tag-name=before"),)
+    assert sorted(row[0] for row in rows) == [0, 1]
+    assert java.read(table)["id"].to_pylist() == [3]
+
+
+def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
+    table = _create(wh, EVENTS.arrow, {"bucket.num": "2", "bucket.key": "id"}, partition_by=["region"])
+    rounds = [event_rows(20, seed=i) for i in range(3)]
+    long = event_rows(2, seed=9).set_column(2, "region", pa.array(["y" * 400] * 2)).cast(EVENTS.arrow)
+    for rows in (*rounds, long):
+        _tier(table, rows)
+    assert java.ask("expire", table, 2) == [2]
+    everything = sorted_rows(pa.concat_tables([*rounds, long]))
+    lake = table.open_lake()
+    assert lake.place.snapshots.ids() == [3, 4]
+    assert sorted_rows(table.lake.to_arrow()) == sorted_rows(java.read(table)) == everything
+    lost = f"{table.state.lake_location}/manifest/manifest-lost-0"
+    table.storage.put(lost, b"x")
+    time.sleep(1.5)
+    (deleted,) = java.ask("clean", table)
+    assert deleted >= 1, "the file that nobody names"
+    assert "manifest-lost-0" not in table.storage.list_names(f"{table.state.lake_location}/manifest/")
+    assert sorted_rows(table.lake.to_arrow()) == sorted_rows(java.read(table)) == everything
+    _tier(table, rounds[0])
+    assert lake.newest().offsets == table.refresh().lake.offsets
+
+
+def test_what_it_appends_is_read_and_left_alone(wh, java, monkeypatch):
+    monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
+    table = _create(wh, PLAIN.arrow, {})
+    for i in range(3):
+        _tier(table, pa.table({"id": [i], "name": ["ours"]}, schema=PLAIN.arrow))
+        java.ask("append", table, 100 + i, "theirs")
+    lake = table.open_lake()
+    assert lake.compact().files_removed == 3
+    assert len(table.lake.files()) == 4
+    assert len(lake.expire(keep_last=1, keep_ms=0).snapshots) == 6
+    expected = [*range(3), *range(100, 103)]
+    for found in (table.lake.to_arrow(), table.to_arrow(), java.read(table)):
+        assert sorted(found["id"].to_pylist()) == expected
+    java.ask("append", table, 103, "theirs")
+    _tier(table, pa.table({"id": [3], "name": ["ours"]}, schema=PLAIN.arrow))
+    assert sorted(java.read(table)["id"].to_pylist()) == [*range(4), *range(100, 104)]
