@@ -39,6 +39,7 @@ from streamhouse_spark.lake.reading import identity_projection, read_log_range, 
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -68,6 +69,9 @@ class PaimonLake:
         lake = copy(self)
         lake.place = self.place.with_schema(schema)
         return lake
+
+    def with_state(self, state: TableState) -> PaimonLake:
+        return self.with_schema(state.schema)
 
     def exists(self) -> bool:
         return self.place.exists()

@@ -32,6 +32,7 @@ from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.properties import LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import can_be_read_as
 from streamhouse_spark.storage import Storage
 
 INLINE_BYTES_MAX = 192 << 10
@@ -241,13 +242,13 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 
 
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
-    """Whether rows of an older schema can be read as the current one: the types of the columns they share agree."""
+    """Whether rows of an older schema can be read as the current one: columns they share are the same or wider now."""
     old = {c.id: c for c in written.columns}
     for column in current.columns:
         before = old.get(column.id)
         if before is None:
             if not column.nullable:
                 return False
-        elif before.type != column.type or (before.nullable and not column.nullable):
+        elif not can_be_read_as(before.type, column.type) or (before.nullable and not column.nullable):
             return False
     return True
