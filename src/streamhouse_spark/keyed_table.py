@@ -154,7 +154,8 @@ class KeyedTable:
 
         def write(shape: KeyedShape) -> BucketOffsets:
             targets = targets_of(shape, columns)
-            found = _padded(coerce(rows, _given(shape, targets), table=shape.name), shape.schema)
+            older = self._table.state.schemas
+            found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
             return self._write(
                 shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
             )

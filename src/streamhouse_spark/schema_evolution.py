@@ -105,13 +105,16 @@ def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[st
     return {column_id: frozenset(names) for column_id, names in found.items()}
 
 
-def what_became_of(name: str, schemas: Mapping[int, TableSchema], schema_id: int) -> str | None:
-    """Where a column is that was called so in an older schema: for messages. None where there never was one."""
-    now = {column.id: column for column in schemas[schema_id].columns}
+def what_became_of(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
+    """What happened to a column that was called so in an older schema, for messages; None where nothing did."""
+    newest = schemas[max(schemas)] if schemas else None
+    if newest is None or newest.find(name) is not None:
+        return None
+    now = {column.id: column.name for column in newest.columns}
     for _, older in sorted(schemas.items(), reverse=True):
         before = older.find(name)
         if before is not None:
-            return f"it was renamed to '{now[before.id].name}'" if before.id in now else "it was dropped"
+            return f"it was renamed to '{now[before.id]}'" if before.id in now else "it was dropped"
     return None
 
 

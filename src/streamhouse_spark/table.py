@@ -159,7 +159,7 @@ class Table:
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        return self.commit(self._staging.staged(rows), transaction=transaction)
+        return self._staging.append(rows, transaction)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -202,7 +202,7 @@ class Table:
         check_transaction(transaction)
         if self.state.primary_key:
             return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
-        return self.commit(self._staging.staged(rows), transaction=transaction, overwrite=True)
+        return self._staging.append(rows, transaction, overwrite=True)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.

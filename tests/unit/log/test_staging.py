@@ -103,7 +103,7 @@ class TestTooLate:
         table.log.commit(lambda *_: (SetSchema(2, changed),))
         newer = stage(table, 3, 3)
         parts = [older, newer] if first_is_older else [newer, older]
-        with pytest.raises(SchemaMismatchError, match="write them again"):
+        with pytest.raises(CommitConflictError, match="write them again"):
             table.commit(gathered(parts))
         assert table.commit(newer).num_rows == 3
 
