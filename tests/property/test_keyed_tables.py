@@ -1,9 +1,9 @@
 """Random histories of tables with a primary key through the public API, against a dictionary.
 
 Several processes on hosts of their own write, delete, update parts, overwrite, truncate, add, rename, drop and widen
-columns, look up, maintain (snapshots by key, trimming, merging, cleaning), lose their caches, and meet failing calls of the storage.
-After each step what one of them reads is what the dictionary holds, and after each round what DuckDB reads in the lake;
-at the end the union read, lookups, and the folded changelog all are.
+columns, look up, maintain (snapshots by key, trimming, merging, cleaning), lose their caches, and meet failing calls of
+the storage. After each step what one of them reads is what the dictionary holds, and after each round what DuckDB reads
+in the lake; at the end the union read, lookups, and the folded changelog all are.
 """
 
 from __future__ import annotations
@@ -186,7 +186,9 @@ class History:
 
     def free_name(self):
         """Also of columns that were dropped or renamed: the one that comes is another."""
-        return self.rng.choice([name for name in ("name", "n", "note", "more", "id", "key") if name not in self.taken()])
+        return self.rng.choice(
+            [name for name in ("name", "n", "note", "more", "id", "key") if name not in self.taken()]
+        )
 
     def taken(self):
         return {*self.names, *self.key_names}

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.log.actions import Condemn, SetSchema
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, gathered
 from streamhouse_spark.model import OffsetRange, Transaction
