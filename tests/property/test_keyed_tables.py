@@ -275,6 +275,7 @@ class History:
         assert self.by_key(found) == self.model
 
     def compact(self, table):
+        table.refresh()
         if table.open_lake().exists():
             table.open_lake().compact()
 
