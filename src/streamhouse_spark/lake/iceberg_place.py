@@ -109,6 +109,8 @@ class IcebergPlace:
             ):
                 continue
             self._adopt(table)
+            if isinstance(self.catalog, FileCatalog):
+                self.catalog.mend_hint(self.identifier)
             return
         if table is not None:
             raise CommitConflictError(

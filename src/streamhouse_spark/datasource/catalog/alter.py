@@ -24,6 +24,7 @@ _REFUSED: Final = {
     "update_default": "DEFAULT values are not stored: a lake that other engines read cannot give them to rows that are "
     "there; write the value in the query",
 }
+_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments and properties changed"
 _NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
 _DROP_NOT_NULL: Final = f"readers rely on its having no null; {_COPY}"
 _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
@@ -85,7 +86,13 @@ def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> N
         case "update_nullability":
             _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
         case kind:
-            _refuse(path, change, _REFUSED.get(kind, "columns can be added, renamed, dropped and widened, comments and properties changed"))
+            _refuse(
+                path,
+                change,
+                _REFUSED.get(
+                    kind, "columns can be added, renamed, dropped and widened, comments and properties changed"
+                ),
+            )
 
 
 def _require_own(path: TablePath, name: str) -> None:
