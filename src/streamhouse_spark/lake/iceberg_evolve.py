@@ -92,7 +92,7 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         if column.id not in mapped and column.nullable:
             fields.append(_new_field(column, ids))
             mapped[column.id] = LakeField(fields[-1].field_id, column.name)
-    found += _twice(fields)
+    found += _twice(fields) + _sorted_by_dropped(metadata, fields)
     changed = lake if found else _changed(metadata, fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
     is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
@@ -154,6 +154,19 @@ def _twice(fields: list[ice.NestedField]) -> list[str]:
     return [
         f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
         for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+
+
+def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
+    """A sort order that another engine gave the lake would speak of nothing."""
+    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    kept = {field.field_id for field in fields}
+    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
+    here = {field.field_id: field.name for field in metadata.schema().fields}
+    return [
+        f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
+        "the sort order away there"
+        for i in sorted(sources & here.keys())
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
 from faults.scenarios import tier
@@ -182,6 +183,18 @@ class TestOthers:
         table.add_columns("more bigint")
         tier(table)
         assert map_of(table).fields[5] == LakeField(5, "more")
+
+
+    def test_a_sort_order_by_a_dropped_column_is_told(self, table):
+        table.append([{"id": 1, "a": "x"}])
+        tier(table)
+        with lake_of(table).update_sort_order() as update:
+            update.asc("a", IdentityTransform())
+        table.drop_column("b")
+        tier(table)
+        table.drop_column("a")
+        with pytest.raises(LakeMismatchError, match="column 'a' was dropped here, and is in the sort order"):
+            tier(table)
 
 
 class TestRaces:
