@@ -184,7 +184,6 @@ class TestOthers:
         tier(table)
         assert map_of(table).fields[5] == LakeField(5, "more")
 
-
     def test_a_sort_order_by_a_dropped_column_is_told(self, table):
         table.append([{"id": 1, "a": "x"}])
         tier(table)
