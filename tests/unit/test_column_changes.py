@@ -279,6 +279,15 @@ class TestReaders:
         table.lookup([1])
         assert reader.lookup_one(1, max_staleness_ms=10**9) == {"id": 1, "n": "z", "a": 5}
 
+    def test_keys_that_are_inserted_where_absent_are_known_by_their_place(self, keyed, other_process):
+        table = keyed()
+        late = other_process().table("sales.keyed")
+        keys = pa.table({"id": pa.array([1, 2], pa.int32())})
+        table.rename_column("id", "key")
+        late.refresh()
+        late.keyed.insert_if_absent(keys)
+        assert table.to_arrow(columns=["key"]).to_pylist() == [{"key": 1}, {"key": 2}]
+
     @pytest.mark.parametrize(
         ("change", "words"),
         [
