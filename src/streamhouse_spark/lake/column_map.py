@@ -44,15 +44,18 @@ class ColumnMap:
         """Field id → id of the column."""
         return {found.id: column_id for column_id, found in self.fields.items()}
 
-    def to_text(self) -> str:
+    def to_text(self, table_uuid: str) -> str:
+        """For the lake table's property. It counts only for this table, should another adopt the lake table later."""
         fields = {str(column_id): [found.id, found.name] for column_id, found in sorted(self.fields.items())}
-        return json.dumps({"schema": self.schema_id, "fields": fields}, separators=(",", ":"))
+        return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str, *, where: str) -> ColumnMap:
-        """What `to_text` gave. Raises `CorruptDataError`."""
+    def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
+        """What `to_text` gave; None where that was of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
+            if value["table"] != table_uuid:
+                return None
             fields = {int(i): LakeField(int(f), str(name)) for i, (f, name) in value["fields"].items()}
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -67,7 +70,8 @@ def column_map(
 ) -> ColumnMap:
     """The lake table's map. ``fields`` are the ids and names that its columns have now."""
     text = properties.get(COLUMNS_PROPERTY)
-    found = ColumnMap(_by_first_names(fields, spec)) if text is None else ColumnMap.from_text(text, where=where)
+    found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
+    found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
     return replace(found, ambiguous=ambiguous_columns(spec.schemas.values()))
 
 

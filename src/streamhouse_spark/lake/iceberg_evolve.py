@@ -205,7 +205,7 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
     )
 
 
-def commit_columns(catalog: Catalog, table: Table, wanted: Evolved) -> bool:
+def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
     """Make them the current ones. False when the table changed meanwhile: look again.
 
     Raises `CommitStateUnknownError`, after which looking again is right as well.
@@ -219,7 +219,7 @@ def commit_columns(catalog: Catalog, table: Table, wanted: Evolved) -> bool:
     updates: list[TableUpdate] = []
     if wanted.schema is not metadata.schema():
         updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
-    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text()}))
+    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
     try:
         catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:

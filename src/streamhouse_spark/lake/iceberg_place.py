@@ -105,7 +105,7 @@ class IcebergPlace:
                 )
             is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
             if (wanted.schema is not table.schema() or not is_right) and not commit_columns(
-                self.catalog, table, wanted
+                self.catalog, table, wanted, self.spec.table_uuid
             ):
                 continue
             self._adopt(table)
@@ -132,7 +132,7 @@ class IcebergPlace:
         """Whose the lake table is, and which of its columns is which."""
         fields = [(field.field_id, field.name) for field in schema.fields]
         columns = map_by_name(fields, self.spec.schema, self.spec.schema_id)
-        return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text()}
+        return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
         owner = table.properties.get(TABLE_UUID_PROPERTY)

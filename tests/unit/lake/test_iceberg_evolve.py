@@ -35,7 +35,7 @@ def fields_of(table):
 
 
 def map_of(table):
-    return ColumnMap.from_text(lake_of(table).properties[COLUMNS_PROPERTY], where="here")
+    return ColumnMap.from_text(lake_of(table).properties[COLUMNS_PROPERTY], table.uuid, where="here")
 
 
 def forget_the_map(table):
@@ -52,10 +52,9 @@ class TestMaps:
     def test_a_new_table_has_one_and_it_changes_with_the_schema(self, table):
         table.append([{"id": 1, "a": "a", "b": "b", "n": 1}])
         tier(table)
-        assert map_of(table).schema_id == 1
-        assert {i: (f.id, f.name) for i, f in map_of(table).fields.items()} == {
-            1: (1, "id"), 2: (2, "a"), 3: (3, "b"), 4: (4, "n"),
-        }  # fmt: skip
+        fields = '{"1":[1,"id"],"2":[2,"a"],"3":[3,"b"],"4":[4,"n"]}'
+        expected = f'{{"table":"{table.uuid}","schema":1,"fields":{fields}}}'
+        assert lake_of(table).properties["streamhouse.columns"] == expected, "what other versions read"
         table.alter(rename_columns={"a": "b", "b": "c"}, drop_columns=["n"], add_columns="a int")
         tier(table)
         assert fields_of(table) == {"id": 1, "b": 2, "c": 3, "a": 5}
@@ -84,12 +83,24 @@ class TestMaps:
         tier(table)
         assert rows_of(table.lake.to_arrow()) == [(1,), (2**30,)]
 
+    def test_a_map_counts_for_its_table_alone(self, wh, table):
+        """Another table that has the lake table later begins with the names that it has then."""
+        table.append([{"id": 1, "a": "x", "b": "y"}])
+        tier(table)
+        theirs = {i: LakeField(5 - i, "abn"[i % 3]) for i in range(1, 5)}
+        with lake_of(table).transaction() as transaction:
+            transaction.set_properties({COLUMNS_PROPERTY: ColumnMap(theirs, 9).to_text("another")})
+        assert rows_of(table.lake.to_arrow()) == [(1, "x", "y", None)]
+        table.rename_column("a", "c")
+        tier(table)
+        assert (map_of(table).schema_id, map_of(table).fields[2]) == (2, LakeField(2, "c"))
+
     def test_a_damaged_map_is_said(self, table):
         tier(table)
         table.append([{"id": 1}])
         tier(table)
         with lake_of(table).transaction() as transaction:
-            transaction.set_properties({COLUMNS_PROPERTY: '{"schema":1}'})
+            transaction.set_properties({COLUMNS_PROPERTY: f'{{"table":"{table.uuid}","schema":1}}'})
         for read in (table.lake.to_arrow, lambda: tier(table)):
             with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* no map of columns"):
                 read()
