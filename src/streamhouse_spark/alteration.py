@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.column_changes import ColumnChanges, changed_columns, refuse_partition_names
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import is_text_list
-from streamhouse_spark.properties import altered_properties, parse_properties
+from streamhouse_spark.properties import TableProperties, altered_properties, parse_properties
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import names_by_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +29,8 @@ class Alteration:
     """Column → its comment; None takes it away."""
     set_properties: Mapping[str, str] = field(default_factory=dict)
     unset_properties: tuple[str, ...] = ()
+    columns: ColumnChanges = field(default_factory=ColumnChanges)
+    """What happens to columns that are there, before new ones are added."""
 
     @classmethod
     def of(
@@ -35,6 +39,7 @@ class Alteration:
         comments: Mapping[str, str | None] | None = None,
         set_properties: Mapping[str, str] | None = None,
         unset_properties: Sequence[str] = (),
+        columns: ColumnChanges | None = None,
     ) -> Alteration:
         """Raises `SchemaMismatchError`, `InvalidOptionError` for what can never be, whatever the table is."""
         for name, values in (("comments", comments), ("set_properties", set_properties)):
@@ -46,7 +51,7 @@ class Alteration:
             raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
         added = TableSchema.of(add_columns) if add_columns is not None else None
-        return cls(added, dict(comments or {}), texts, tuple(unset_properties))
+        return cls(added, dict(comments or {}), texts, tuple(unset_properties), columns or ColumnChanges())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class AlteredTable:
     """What a table has after an alteration."""
 
     schema_id: int
-    """The current one where no column was added: rows of either schema are the same."""
+    """The current one where only comments changed: rows of either schema are the same."""
     schema: TableSchema
     properties: Mapping[str, str]
 
@@ -72,10 +77,13 @@ def altered(
     that is unknown, fixed or impossible.
     """
     schema = schemas[schema_id]
+    if change.columns:
+        schema, properties = changed_columns(change.columns, schema, partition_by, properties)
     if change.added is not None:
         first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
         schema = schema.with_added(change.added, first_id)
-        _refuse_partition_names(change.added, parse_properties(properties, schema, partition_by).bucket_key)
+    if schema != schemas[schema_id]:
+        _refuse_partition_names(schema, schemas, schemas[schema_id], parse_properties(properties, schema, partition_by))
         schema_id = max(schemas) + 1
     schema = schema.with_comments(change.comments)
     texts = altered_properties(properties, change.set_properties, change.unset_properties)
@@ -83,11 +91,10 @@ def altered(
     return AlteredTable(schema_id, schema, texts)
 
 
-def _refuse_partition_names(added: TableSchema, bucket_key: Sequence[str]) -> None:
-    """The lake table's partition by bucket has a name, which was chosen so that no column had it."""
-    taken = {f"{key}_bucket".casefold().rstrip("_") for key in bucket_key}
-    for name in added.names:
-        if name.casefold().rstrip("_") in taken:
-            raise SchemaMismatchError(
-                f"the new column '{name}' has the name of the lake table's partition by bucket; choose another name"
-            )
+def _refuse_partition_names(
+    schema: TableSchema, schemas: Mapping[int, TableSchema], before: TableSchema, properties: TableProperties
+) -> None:
+    ever = names_by_id({**schemas, max(schemas) + 1: schema})
+    bucket_keys = [name for key in properties.bucket_key for name in ever[schema.column(key).id]]
+    old = {column.id: column.name for column in before.columns}
+    refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], bucket_keys)

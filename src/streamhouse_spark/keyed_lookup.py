@@ -73,7 +73,14 @@ class Lookup:
         if insert_if_absent and given.num_rows:
             self._table.keyed.insert_if_absent(given)
             state = self._table.state
-        return self._known(state, lambda state, shape: self._looked_up(state, shape, given, wanted))
+
+        def look(newest: TableState, known: KeyedShape) -> pa.Table:
+            if known is shape:
+                return self._looked_up(newest, known, given, wanted)
+            keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
+            return self._looked_up(newest, known, keys, _value_names(known, columns))
+
+        return self._known(state, look)
 
     def with_prefix(
         self,
@@ -123,6 +130,11 @@ class Lookup:
     def _matches(self, state: TableState, shape: KeyedShape, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
         wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
+        if not set(names) <= set(keys.column_names):
+            raise SchemaMismatchError(
+                f"keys for {shape.name} have the columns {', '.join(keys.column_names)}, its primary key begins with "
+                f"{', '.join(names)}: was a column renamed meanwhile? Look up again by these names"
+            )
         keys = keys.select(names).combine_chunks()
         encoded = encode_keys([_array(column) for column in keys.columns])
         find = _found if len(names) == len(shape.key_schema.names) else _found_by_prefix

@@ -48,7 +48,13 @@ class LookupOne:
             row = plan.value.read(value)
             if row is not None:
                 return row
-        return self._by_arrow(plan, values, max_staleness_ms, at_least)
+        try:
+            return self._by_arrow(plan, values, max_staleness_ms, at_least)
+        except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
+            shape = self._table.keyed.shape(self._table.refresh())
+            if shape is plan.shape:
+                raise
+            return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
 
     def _plan(self, shape: KeyedShape, columns: Sequence[str] | None) -> _Plan:
         chosen = None if columns is None else tuple(column_names(columns))

@@ -167,7 +167,8 @@ class KeyedTable:
 
         def write(shape: KeyedShape) -> BucketOffsets:
             targets = targets_of(shape, columns)
-            found = _padded(coerce(rows, _given(shape, targets), table=shape.name), shape.schema)
+            older = self._table.state.schemas
+            found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
             return self._write(
                 shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
             )
@@ -217,7 +218,7 @@ class KeyedTable:
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
         """Add rows with these keys and nulls else where none are there; those that are stay as they are.
 
-        ``keys`` has the key columns. Raises `SchemaMismatchError` where another column is NOT NULL.
+        ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL.
         """
         shape = self.shape()
         required = [c.name for c in shape.schema.columns if not c.nullable and c.name not in shape.key_schema.names]
@@ -225,7 +226,8 @@ class KeyedTable:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
-        rows = _padded(keys, shape.schema)
+        named = keys.rename_columns(list(shape.key_schema.names))  # who looked them up may know older names
+        rows = _padded(named, shape.schema)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 

@@ -7,7 +7,7 @@ from text, and a time without a zone is never taken for one with a zone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -17,10 +17,13 @@ import pyarrow as pa
 from streamhouse_spark.conversion import Conversion, check_text, holds_text, refuse_column
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.schema_evolution import what_became_of
 
 
-def coerce(rows: Any, schema: TableSchema, *, table: str) -> pa.Table:
+def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
     """The rows as an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
+
+    ``older`` are the schemas that the table had, so that an error can say what became of a column.
 
     ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
     the Arrow C stream interface, or a list of dicts. Missing nullable columns become null. A pandas index is not a
@@ -33,7 +36,7 @@ def coerce(rows: Any, schema: TableSchema, *, table: str) -> pa.Table:
     if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
         result = source.table
     else:
-        result = _aligned(source, schema, table)
+        result = _aligned(source, schema, table, older or {})
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
@@ -117,12 +120,14 @@ def _text_names(names: list[Any], table: str) -> list[str]:
     return names
 
 
-def _aligned(source: _Source, schema: TableSchema, table: str) -> pa.Table:
+def _aligned(source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]) -> pa.Table:
     given: dict[str, str] = {}
     for name in source.names:
         column = schema.find(name)
         if column is None:
-            raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{schema.hint(name)}")
+            became = what_became_of(name, older)
+            hint = f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name)
+            raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
         other = given.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:
             refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
+from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, ForgetTransactions
 from streamhouse_spark.log.cleaning import GRACE_MS
@@ -158,7 +159,7 @@ class Table:
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        return self.commit(self._staging.staged(rows), transaction=transaction)
+        return self._staging.append(rows, transaction)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -201,7 +202,7 @@ class Table:
         check_transaction(transaction)
         if self.state.primary_key:
             return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
-        return self.commit(self._staging.staged(rows), transaction=transaction, overwrite=True)
+        return self._staging.append(rows, transaction, overwrite=True)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.
@@ -253,21 +254,41 @@ class Table:
         comments: Mapping[str, str | None] | None = None,
         set_properties: Mapping[str, str] | None = None,
         unset_properties: Sequence[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
+        widen_columns: Mapping[str, pa.DataType | str] | None = None,
     ) -> None:
         """Change columns and properties, all of it or nothing. **Commit point:** one record.
 
-        New columns stand behind the others, may be null, and are null in the rows that are there. Writers and streams
-        that are under way go on with the columns they know; the lake table gets the columns in the next tiering round.
+        New columns stand behind the others, may be null, and are null in the rows that are there. ``rename_columns``
+        maps old names to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns
+        as they are before. Rows that are there stay where they are: they are read with the new names and types. The
+        lake table follows in the next tiering round. Tails and streams go on after an addition; a column of theirs that
+        is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go on.
         ``comments`` maps columns to their comment, None takes it away; the table's own is the property ``comment``.
 
-        Raises `SchemaMismatchError` for a column that is there already, is NOT NULL or cannot be stored, and for a
-        comment on an unknown one; `InvalidOptionError` for unknown, fixed or impossible properties.
+        Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
+        NULL, and a type that does not hold every older value; `InvalidOptionError` for unknown, fixed or impossible
+        properties, and for columns whose role does not let them be changed so.
         """
-        alter_table(self, Alteration.of(add_columns, comments, set_properties, unset_properties))
+        columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
+        alter_table(self, Alteration.of(add_columns, comments, set_properties, unset_properties, columns))
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema) -> None:
         """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
         self.alter(add_columns=columns)
+
+    def rename_column(self, name: str, new_name: str) -> None:
+        """Give a column another name, as `alter` does; what properties say of it follows."""
+        self.alter(rename_columns={name: new_name})
+
+    def drop_column(self, *names: str) -> None:
+        """Drop columns, as `alter` does. A column of that name that is added later is another one."""
+        self.alter(drop_columns=names)
+
+    def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
+        """Give a column a type that holds all its values, as `alter` does: ``widen_column("n", "bigint")``."""
+        self.alter(widen_columns={name: new_type})
 
     def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
         """Set and unset properties, as `alter` does."""

@@ -6,14 +6,18 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.staging import Routing, Staged, Stager
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import can_be_read_again, coerce
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
+
+SCHEMA_CHANGES_MAX = 10
+"""How often an append begins again because columns were renamed or dropped meanwhile."""
 
 
 class TableStaging:
@@ -24,17 +28,28 @@ class TableStaging:
         self._known: tuple[int, Mapping[str, str], Stager] | None = None
         self._lock = threading.Lock()
 
+    def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
+        """Stage and commit rows; again where columns were renamed or dropped meanwhile."""
+        for _ in range(SCHEMA_CHANGES_MAX):
+            staged = self.staged(rows)
+            try:
+                return self._table.commit(staged, transaction=transaction, overwrite=overwrite)
+            except CommitConflictError:
+                if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
+                    raise
+        return self._table.commit(self.staged(rows), transaction=transaction, overwrite=overwrite)
+
     def staged(self, rows: Any) -> Staged:
         """The rows, staged; in the newest schema where the one known here does not have their columns."""
         table = self._table
         state = table.state
         try:
-            coerced = coerce(rows, state.schema, table=table.name)
+            coerced = coerce(rows, state.schema, table=table.name, older=state.schemas)
         except SchemaMismatchError:
             known, state = state, table.refresh()
             if state.schema_id == known.schema_id or not can_be_read_again(rows):
                 raise
-            coerced = coerce(rows, state.schema, table=table.name)
+            coerced = coerce(rows, state.schema, table=table.name, older=state.schemas)
         return self.stager(state).stage(coerced)
 
     def stager(self, state: TableState) -> Stager:

@@ -19,6 +19,7 @@ from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import offset_at
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import require_same_columns
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -82,6 +83,9 @@ def _follow(
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
         _require_same_rows(begun, state)
+        if state.schema_id != begun.schema_id:
+            who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
+            require_same_columns(begun.schema, state.schema, columns, who, advice)
         news = False
         try:
             for found in _new_batches(table, state, positions, columns):

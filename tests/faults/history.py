@@ -10,7 +10,7 @@ A batch is some rows with identifiers of their own. What its client was told onl
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -48,8 +48,8 @@ class Batch:
     """How many had begun when it was sent for the first time."""
     is_amid_truncation: bool = False
     """Others began since then, or had not ended by the time that the client was given offsets: either may be first."""
-    columns: int = 0
-    """How many of the columns that were added to the table its rows have."""
+    columns: tuple[str, ...] = ()
+    """Those of the columns that were added to the table that its rows have, as they were called then."""
 
     @property
     def ids(self) -> range:
@@ -58,8 +58,8 @@ class Batch:
     def rows(self) -> pa.Table:
         """The same rows at every call: a retry sends what was sent before."""
         rows = pa.table({"id": list(self.ids), "text": [text_of(i, self.row_chars) for i in self.ids]}, schema=SCHEMA)
-        for number in range(self.columns):
-            rows = rows.append_column(added_column(number), pa.array([added_value(i, number) for i in self.ids]))
+        for name in self.columns:
+            rows = rows.append_column(name, pa.array([added_value(i, number_of(name)) for i in self.ids]))
         return rows
 
 
@@ -67,12 +67,22 @@ def text_of(row_id: int, chars: int) -> str:
     return f"{row_id:x}-".ljust(chars, "x")
 
 
-def added_column(number: int) -> str:
-    return f"c{number}"
+def added_column(number: int, renamed: int = 0) -> str:
+    """What the column is called after so many renames: a name is never used again."""
+    return f"c{number}" if not renamed else f"c{number}_{renamed}"
 
 
-def added_value(row_id: int, number: int) -> str:
-    return f"{row_id}:{number}"
+def number_of(name: str) -> int:
+    """Which of the added columns is or was called so."""
+    return int(name[1:].partition("_")[0])
+
+
+def added_type(number: int) -> str:
+    return "int" if number % 2 else "string"
+
+
+def added_value(row_id: int, number: int) -> str | int:
+    return row_id * 10 + number if number % 2 else f"{row_id}:{number}"
 
 
 @dataclass(slots=True)
@@ -96,10 +106,10 @@ class History:
         row_chars: int = 4,
         transaction: Transaction | None = None,
         overwrites: bool = False,
-        columns: int = 0,
+        columns: Sequence[str] = (),
     ) -> Batch:
         number = len(self.batches) + 1
-        batch = Batch(number, num_rows, row_chars, transaction, overwrites=overwrites, columns=columns)
+        batch = Batch(number, num_rows, row_chars, transaction, overwrites=overwrites, columns=tuple(columns))
         self.batches[batch.number] = batch
         return batch
 

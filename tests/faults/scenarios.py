@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from faults.checkers import PrefixReader, check_all, folded_extents
@@ -107,7 +108,7 @@ class Run:
         return self.table
 
     def append(
-        self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None, columns: int = 0
+        self, num_rows: int = 3, row_chars: int = 4, transaction: Transaction | None = None, columns: Sequence[str] = ()
     ) -> Batch:
         batch = self.history.new_batch(num_rows, row_chars=row_chars, transaction=transaction, columns=columns)
         self.history.append(self.open(), batch)
@@ -656,19 +657,58 @@ class TierAddedColumn(TierFirst):
 
     def work(self, run: Run) -> None:
         run.open().add_columns(f"{added_column(0)} string")
-        run.append(columns=1)
+        run.append(columns=[added_column(0)])
         run.tier()
 
     def recover(self, run: Run) -> None:
         with suppress(SchemaMismatchError):
             run.open().add_columns(f"{added_column(0)} string")
-        run.append(columns=1)
+        run.append(columns=[added_column(0)])
         run.append()
         run.tier()
 
     def check(self, run: Run) -> None:
         super().check(run)
         assert run.open().lake.to_arrow().column_names == ["id", "text", added_column(0)]
+
+
+class TierRenamedAndDropped(TierAddedColumn):
+    """Columns are renamed, dropped, widened and added anew in one step, and the lake follows."""
+
+    name = "rename, drop, widen a column and tier"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=self.lake)
+        run.open().add_columns("c0 string, c1 int, c2 string")
+        run.append(columns=["c0", "c1", "c2"])
+        run.tier()
+        run.append(columns=["c0", "c1", "c2"])
+        run.observe()
+
+    def work(self, run: Run) -> None:
+        self.alter(run)
+        run.append(columns=["c0_1", "c1"])
+        run.tier()
+
+    def alter(self, run: Run) -> None:
+        run.open().alter(
+            rename_columns={"c0": "c0_1"},
+            drop_columns=["c2"],
+            widen_columns={"c1": "bigint"},
+            add_columns="c4 string",
+        )
+
+    def recover(self, run: Run) -> None:
+        with suppress(SchemaMismatchError):
+            self.alter(run)
+        run.append(columns=["c4", "c0_1", "c1"])
+        run.tier()
+
+    def check(self, run: Run) -> None:
+        TierFirst.check(self, run)
+        lake = run.open().lake.to_arrow()
+        assert lake.column_names == ["id", "text", "c0_1", "c1", "c4"]
+        assert lake.schema.field("c1").type == pa.int64()
 
 
 class TierFirstOnPaimon(TierFirst):
@@ -843,6 +883,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierFirst,
     TierAndTrim,
     TierAddedColumn,
+    TierRenamedAndDropped,
     TierTruncated,
     TierOverwritten,
     TierFirstOnPaimon,

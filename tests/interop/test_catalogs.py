@@ -11,9 +11,12 @@ from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, so
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.stores import storage_for
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
 
 
 @pytest.fixture(params=["outside", "inside"])
@@ -54,6 +57,34 @@ def test_a_catalog_in_sqlite(sqlite_lake, tmp_path):
     assert sqlite_lake.prune_metadata() == []
     sqlite_lake.drop(purge=False)
     assert not sqlite_lake.exists()
+
+
+def test_columns_change_in_a_catalog_in_sqlite(tmp_path):
+    """Also of a table that was there before: it is adopted by the names that it has then."""
+    (tmp_path / "elsewhere").mkdir()
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = load_catalog("lake", type="sql", uri=uri, warehouse=str(tmp_path / "elsewhere"))
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.theirs", pa.schema([("b", pa.string()), ("n", pa.int32())]), properties={"a": "b"})
+    settings = {f"lake.iceberg.catalog.{key}": value for key, value in (("type", "sql"), ("uri", uri))}
+    settings["lake.iceberg.catalog.warehouse"] = str(tmp_path / "elsewhere")
+    warehouse = Warehouse(str(tmp_path / "wh"), settings)
+    for name in ("sales.theirs", "sales.ours"):
+        table = warehouse.create_table(name, "a string, n int")
+        table.append([{"a": "x", "n": 1}])
+        table.rename_column("a", "b")
+        _tier(table)
+        table.alter(rename_columns={"b": "n", "n": "b"}, widen_columns={"n": "bigint"}, add_columns="a int")
+        table.append([{"n": "y", "b": 2**40, "a": 2}])
+        _tier(table)
+        expected = [{"n": "x", "b": 1, "a": None}, {"n": "y", "b": 2**40, "a": 2}]
+        assert sorted_rows(table.lake.to_arrow()) == expected
+        assert sorted_rows(catalog.load_table(name).scan().to_arrow()) == expected
+
+
+def _tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_the_fence_holds_in_any_catalog(sqlite_lake):

@@ -150,3 +150,43 @@ def test_a_column_added_between_rounds(duck, storage, path, name):
 def _tier(table: Table) -> None:
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path, own_cache, key):
+    table = Warehouse(str(tmp_path / "wh")).create_table(
+        "sales.orders",
+        "id int not null, a string, b string, n int, f float, d decimal(5,2), gone string",
+        primary_key=key,
+    )
+    write = table.upsert if key else table.append
+    write([{"id": i, "a": f"a{i}", "b": f"b{i}", "n": i, "f": i / 2, "d": i, "gone": "x"} for i in range(3)])
+    _tier(table)
+    if key:
+        table.delete([0])  # deletes of rows in files of the older columns
+    table.alter(
+        rename_columns={"a": "b", "b": "c", "id": "key"},
+        drop_columns=["gone"],
+        widen_columns={"n": "bigint", "f": "double", "d": "decimal(20,2)"},
+        add_columns="gone int, a string",
+    )
+    write([{"key": 9, "b": "a9", "c": "b9", "n": 2**40, "f": 1e300, "d": 10**15, "gone": 9, "a": "new"}])
+    _tier(table)
+    path = str(tmp_path / "wh/lake/sales/orders")
+    expected = sorted_rows(table.to_arrow())
+    assert len(expected) == (3 if key else 4)
+    for found in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted_rows(found.select(table.schema.names).cast(table.schema)) == expected
+    for where, keys in (
+        ("n >= 2", [2, 9]),
+        ("n < 2", [1] if key else [0, 1]),
+        ("n = 1099511627776", [9]),
+        ("f > 0.75", [2, 9]),
+        ("d > 1.50", [2, 9]),
+        ("gone IS NULL", [1, 2] if key else [0, 1, 2]),
+        ("b = 'a1'", [1]),
+        ("c = 'a1'", []),
+    ):
+        assert sorted(_in_duckdb(duck, path, "key", where)["key"].to_pylist()) == keys, where
+        scan = StaticTable.from_metadata(path).scan(row_filter=where, selected_fields=("key",))
+        assert sorted(scan.to_arrow()["key"].to_pylist()) == keys, where

@@ -15,14 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from faults.checkers import check_all
+from faults.checkers import check_all, check_values
 from faults.faulty_storage import Crash, Fault, ListingLag
-from faults.history import SCHEMA, History, Told, added_column
+from faults.history import SCHEMA, Batch, History, Told, added_column, added_type, number_of
 from faults.ledger import Ledger
 from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, tier
 from faults.sequential import one_thing_at_a_time
@@ -57,10 +58,11 @@ PROCESS = st.integers(0, PROCESSES - 1)
 LUCK = st.one_of(st.none(), st.tuples(st.integers(0, 25), st.sampled_from(list(Fault))))
 """What goes wrong in a step: the storage call that many calls on, and how; or nothing."""
 Luck = tuple[int, Fault] | None
-MEANWHILE = ("append", "maintain", "tier", "truncate", "overwrite", "column", "day")
+MEANWHILE = ("append", "maintain", "tier", "truncate", "overwrite", "column", "rename", "drop", "widen", "day")
 COLUMNS_MAX = 4
 COLUMNS = st.integers(0, COLUMNS_MAX)
 """How many of the columns that were added the rows of a batch have: writers may be from before."""
+ALTERATIONS = ("column", "rename", "drop", "widen")
 FIRED: Counter[str] = Counter()
 """How often each rule ran, over all examples of this process."""
 TRACES: list[str] = []
@@ -96,7 +98,7 @@ class TableMachine(RuleBasedStateMachine):
         self.lag = ListingLag(0)
         self.processes = [Process(n, self.memory, ProcessClock(self.clock), self.lag) for n in range(PROCESSES)]
         self.history = History()
-        self.columns = 0
+        self.numbers = 0
         self.pins: list[HeldPin] = []
         self.held: list[HeldRows] = []
         self.versions: Counter[str] = Counter()
@@ -115,19 +117,31 @@ class TableMachine(RuleBasedStateMachine):
         table = warehouse.create_table(NAME, SCHEMA, buckets=2, properties=self.properties)
         self.ledger = Ledger(self.memory, table.uuid)
         self.history = History()
-        self.columns = 0
+        self.numbers = 0
 
     def _healthy(self) -> Warehouse:
         """A process of the test itself, which meets no faults."""
         return Warehouse(self.memory.url, storage=self.memory, world=World(self.clock, SimIds(10**9 + self.steps)))
+
+    @property
+    def added(self) -> list[str]:
+        """The columns that were added and are there, as they are called now."""
+        return list(self.ledger.observe().schema.names[2:])
+
+    def _send(self, table: Table, batch: Batch) -> None:
+        """Rows with columns that the table does not have are refused, and no others are."""
+        try:
+            self.history.append(table, batch)
+        except SchemaMismatchError:
+            assert not set(batch.columns) <= set(self.added), f"{batch} was refused, and its columns are there"
 
     # -- writers --------------------------------------------------------------------------------------------------
 
     @rule(process=PROCESS, rows=st.integers(1, 4), large=st.booleans(), columns=COLUMNS, luck=LUCK)
     def append(self, process: int, rows: int, large: bool, columns: int = 0, luck: Luck = None) -> None:
         chars = LARGE if large and rows == 4 else 4
-        batch = self.history.new_batch(rows, row_chars=chars, columns=min(columns, self.columns))
-        self._act("append", process, lambda table: self.history.append(table, batch), luck)
+        batch = self.history.new_batch(rows, row_chars=chars, columns=self.added[:columns])
+        self._act("append", process, lambda table: self._send(table, batch), luck)
 
     @rule(process=PROCESS, app=st.sampled_from("ab"), again=st.booleans(), luck=LUCK)
     def append_with_a_transaction(self, process: int, app: str, again: bool, luck: Luck = None) -> None:
@@ -136,13 +150,14 @@ class TableMachine(RuleBasedStateMachine):
         if own and (again or own[-1].told is not Told.ACKNOWLEDGED):
             batch = own[-1]
         else:
-            batch = self.history.new_batch(2, transaction=Transaction(app, len(own) + 1), columns=self.columns)
-        self._act("append again", process, lambda table: self.history.append(table, batch), luck)
+            batch = self.history.new_batch(2, transaction=Transaction(app, len(own) + 1), columns=self.added)
+        self._act("append again", process, lambda table: self._send(table, batch), luck)
 
     @rule(process=PROCESS, large=st.booleans(), luck=LUCK)
     def stage(self, process: int, large: bool, luck: Luck = None) -> None:
         def work(table: Table) -> None:
-            batch = self.history.new_batch(4, row_chars=LARGE if large else 4)
+            known = table.state.schema.names[2:]
+            batch = self.history.new_batch(4, row_chars=LARGE if large else 4, columns=known)
             staged = table.stager().stage(coerce(batch.rows(), table.state.schema, table=NAME))
             self.held.append(HeldRows(process, table, staged, batch.number))
 
@@ -164,15 +179,33 @@ class TableMachine(RuleBasedStateMachine):
         if held.table.storage is self.processes[held.process].storage:  # its driver lives on
             self._act("commit staged", held.process, work, luck)
 
-    @precondition(lambda self: self.columns < COLUMNS_MAX)
-    @rule(process=PROCESS, luck=LUCK)
-    def add_column(self, process: int, luck: Luck = None) -> None:
-        self._act("add column", process, self._add_column, luck)
+    @rule(process=PROCESS, kind=st.sampled_from(ALTERATIONS), which=st.integers(0, COLUMNS_MAX - 1), luck=LUCK)
+    def alter(self, process: int, kind: str, which: int, luck: Luck = None) -> None:
+        self._act(kind, process, lambda table: self._alter(table, kind, which), luck)
 
-    def _add_column(self, table: Table) -> None:
-        with suppress(SchemaMismatchError):  # an earlier try, of which nobody heard the end, did it
-            table.add_columns(f"{added_column(self.columns)} string")
-        self.columns += 1
+    def _alter(self, table: Table, kind: str, which: int = 0) -> None:
+        """Others may do the same at once: then the column is not there, or has its type."""
+        added = self.added
+        if kind == "column":
+            if len(added) < COLUMNS_MAX:
+                number, self.numbers = self.numbers, self.numbers + 1
+                table.add_columns(f"{added_column(number)} {added_type(number)}")
+                assert added_column(number) in table.state.schema.names
+            return
+        if not added:
+            return
+        name = added[which % len(added)]
+        with suppress(SchemaMismatchError):
+            if kind == "rename":
+                self.numbers += 1
+                table.rename_column(name, added_column(number_of(name), self.numbers))
+                assert name not in table.state.schema.names
+            elif kind == "drop":
+                table.drop_column(name)
+                assert name not in table.state.schema.names
+            elif number_of(name) % 2:
+                table.widen_column(name, "bigint")
+                assert table.state.schema.column(name).type == pa.int64()
 
     @rule(process=PROCESS, luck=LUCK)
     def truncate(self, process: int, luck: Luck = None) -> None:
@@ -226,9 +259,11 @@ class TableMachine(RuleBasedStateMachine):
         """A read sees all that was committed before it."""
 
         def work(table: Table) -> None:
-            found = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
+            rows = table.to_arrow()
+            found = Counter(rows.column("id").to_pylist())
             self.ledger.observe()
             if table.uuid == self.ledger.table_uuid:
+                check_values(rows, self.history, "read")
                 assert found == self._visible(table), "a read saw other rows than the table has"
 
         self._act("read", process, work, luck)
@@ -254,11 +289,12 @@ class TableMachine(RuleBasedStateMachine):
             if table.uuid != held.pin.state.table_uuid:
                 return
             try:
-                rows = read_pin(table, held.pin, Projection.of(held.pin.state.schema, ["id"], None))
+                rows = read_pin(table, held.pin, Projection.of(held.pin.state.schema, None, None))
             except (SnapshotExpiredError, CorruptDataError, OffsetsTrimmedError):
                 is_old = self.clock.boot_ms() - held.boot_ms >= cleaning.GRACE_MS
                 assert is_old or self.lake_changes > held.lake_changes, "a pin was lost before the grace was over"
                 return
+            check_values(rows, self.history, "pin")
             assert Counter(rows.column("id").to_pylist()) == held.ids, "a pin saw other rows than when it was taken"
 
         self._act("read pin", held.process, work)
@@ -291,7 +327,7 @@ class TableMachine(RuleBasedStateMachine):
           calls=st.integers(0, 40), data=st.data())  # fmt: skip
     def others_act_in_the_middle(self, process: int, meanwhile: list[str], calls: int, data: st.DataObject) -> None:
         """Before one storage call of a process, others do much, and perhaps days pass."""
-        works = [self.append_small, self.merge, self.maintain, self.read, self.checkpoint, self.truncate]
+        works = [self.append_small, self.merge, self.maintain, self.read, self.checkpoint, self.truncate, self.rename]
         if "true" in self.properties.values():
             works.append(self.tier)
         work = data.draw(st.sampled_from(works))
@@ -311,6 +347,9 @@ class TableMachine(RuleBasedStateMachine):
     def append_small(self, process: int) -> None:
         self.append(process, 2, large=False)
 
+    def rename(self, process: int) -> None:
+        self.alter(process, "rename", 0)
+
     def _meanwhile(self, meanwhile: list[str]) -> None:
         warehouse = self._healthy()
         if not warehouse.exists(NAME):
@@ -319,10 +358,9 @@ class TableMachine(RuleBasedStateMachine):
         for action in meanwhile:
             self._count(f"meanwhile {action}")
             if action == "append":
-                self.history.append(table, self.history.new_batch(1, columns=self.columns))
-            elif action == "column":
-                if self.columns < COLUMNS_MAX:
-                    self._add_column(table)
+                self._send(table, self.history.new_batch(1, columns=self.added))
+            elif action in ALTERATIONS:
+                self._alter(table, action)
             elif action == "maintain":
                 self.ledger.observe()
                 table.maintain()

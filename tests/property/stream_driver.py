@@ -38,8 +38,9 @@ class Query:
     def reader(self, warehouse):
         options = parse_stream_read_options(self.options)
         connection = Opened(warehouse)
-        target = stream_target(connection.table(self.name), parse_table_name(self.name).suffix, options)
-        return StreamhouseStreamReader(connection, target, options, compat.spark_schema_of(target.schema))
+        table = connection.table(self.name)
+        target = stream_target(table, parse_table_name(self.name).suffix, options)
+        return StreamhouseStreamReader(connection, target, options, compat.spark_schema_of(target.schema), table.state)
 
     def run(self, warehouse, *, batches=None, unfinished=False):
         """Run from the checkpoint until nothing is new, or for so many batches; ``unfinished`` dies within the last.

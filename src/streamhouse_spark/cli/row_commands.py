@@ -280,7 +280,7 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
-                rows = coerce(piece, table.state.schema, table=table.name)
+                rows = coerce(piece, table.state.schema, table=table.name, older=table.state.schemas)
                 upserted.append(rows) if by_key else staged.append(table.stager().stage(rows))
                 progress.advance(task, piece.num_rows)
     if by_key:

@@ -245,6 +245,7 @@ def _schema_of_file(path: str) -> pa.Schema:
 streamhouse -w ./warehouse alter sales.orders --set table.datalake.freshness=30s --set table.log.ttl=1d
 streamhouse -w ./warehouse alter sales.orders --unset table.log.ttl
 streamhouse -w ./warehouse alter sales.orders --add-column "note STRING COMMENT 'why'" --comment amount='in euros'
+streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop-column day --widen-column qty=bigint
 """,
 )
 @click.argument("table")
@@ -254,6 +255,30 @@ streamhouse -w ./warehouse alter sales.orders --add-column "note STRING COMMENT 
     metavar="DDL",
     multiple=True,
     help="A new column as Spark SQL writes it, behind all others. May be given several times.",
+)
+@click.option(
+    "--rename-column",
+    "renamed",
+    metavar="NAME=NEW",
+    multiple=True,
+    callback=take_pairs,
+    help="Give a column another name. May be given several times; all at once, so two may swap.",
+)
+@click.option(
+    "--drop-column",
+    "dropped",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="Drop columns, with commas between them.",
+)
+@click.option(
+    "--widen-column",
+    "widened",
+    metavar="COLUMN=TYPE",
+    multiple=True,
+    callback=take_pairs,
+    help="Give a column a type that holds all its values, such as bigint. May be given several times.",
 )
 @click.option(
     "--comment",
@@ -285,22 +310,33 @@ def alter(
     table: str,
     *,
     added: Sequence[str],
+    renamed: Mapping[str, str],
+    dropped: list[str],
+    widened: Mapping[str, str],
     comments: Mapping[str, str],
     changed: Mapping[str, str],
     removed: list[str],
 ) -> None:
     """Change a table's columns and properties, all of it or nothing.
 
-    New columns may be null, and are null in the rows that are there; the lake gets them with the next tiering round.
+    New columns may be null, and are null in the rows that are there. A column that is renamed, dropped or widened ends
+    streams and tails that read it; started again they go on. The lake follows with the next tiering round.
     bucket.num, bucket.key and table.datalake.format are fixed when a table is created, because rows lie by them.
     """
-    if not (added or comments or changed or removed):
+    are_columns = bool(added or renamed or dropped or widened or comments)
+    if not (are_columns or changed or removed):
         raise click.UsageError("nothing to change: give --add-column DDL, --comment, --set KEY=VALUE or --unset KEY")
     opened = session.warehouse.table(table)
     opened.alter(
-        add_columns=", ".join(added) or None, comments=comments, set_properties=changed, unset_properties=removed
+        add_columns=", ".join(added) or None,
+        comments=comments,
+        set_properties=changed,
+        unset_properties=removed,
+        rename_columns=renamed,
+        drop_columns=dropped,
+        widen_columns=widened,
     )
-    if added or comments:
+    if are_columns:
         ddl = opened.state.schema.ddl()
         session.output.document(described(opened), lambda c: c.print(f"altered {opened.name} ({ddl})", markup=False))
     else:

@@ -38,7 +38,14 @@ from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.scan import Adapter
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, Routing, Staged, gathered
+from streamhouse_spark.log.staging import (
+    STAGED_AGE_MS_MAX,
+    Routing,
+    Staged,
+    altered_meanwhile,
+    gathered,
+    written_fits,
+)
 from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
@@ -115,7 +122,8 @@ class KeyedStagingPlan:
             routing,
             is_clustered,
         )
-        coerce(pa.schema([f.remove_metadata() for f in given]).empty_table(), plan.given, table=table.name)
+        empty = pa.schema([f.remove_metadata() for f in given]).empty_table()
+        coerce(empty, plan.given, table=table.name, older=state.schemas)
         names = {name.casefold() for name in given.names}
         for column in plan.given.columns:
             if not column.nullable and column.name.casefold() not in names:
@@ -241,7 +249,12 @@ def _committed(
 def _read(
     table: Table, written_by: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
 ) -> tuple[pa.Table, Bools]:
-    """Intents with the columns of a schema that is that of the table now, and which of them delete."""
+    """Intents with the columns of a schema that is that of the table now, and which of them delete.
+
+    Raises `CommitConflictError` where their columns are no longer what they were.
+    """
+    if not written_fits(written_by, schema):
+        raise altered_meanwhile(table.state)
     batches = list(_batches(table, _intent_schema(written_by), segments, _intent_schema(schema)))
     rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
     return rows.drop_columns([CHANGE_COLUMN.name]), rows.column(0).to_numpy() == _DELETE

@@ -99,8 +99,13 @@ class StreamhouseDataSource(DataSource):
 
         given = _given(self.options)
         options = self._stream_read_options(given)
-        target = stream_target(*self._table(given, "readStream"), options)
-        return StreamhouseStreamReader(self._connection(), target, options, schema)
+        table, suffix = self._table(given, "readStream")
+        while True:
+            state = table.state
+            target = stream_target(table, suffix, options)
+            if table.state is state:  # other queries of this process read the same table on
+                break
+        return StreamhouseStreamReader(self._connection(), target, options, schema, state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         given = _given(self.options)

@@ -37,6 +37,8 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.options import StreamReadOptions
 from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import require_same_columns
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG
 
@@ -56,8 +58,14 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     """
 
     def __init__(
-        self, connection: Connection, target: ReadTarget, options: StreamReadOptions, schema: StructType
+        self,
+        connection: Connection,
+        target: ReadTarget,
+        options: StreamReadOptions,
+        schema: StructType,
+        begun: TableState,
     ) -> None:
+        """``begun`` is the table's state that the target was made by."""
         compat.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -73,6 +81,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if self._is_binlog:
             row = target.schema.field("after").type
             self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
+        self._begun, self._begun_uuid = begun.schema, begun.table_uuid
+        self._seen: TableSchema | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._consumer_moved_ms: int | None = None
@@ -180,8 +190,23 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _table(self) -> Table:
-        """The table, read to its tail. Its name is resolved each time, so that a table made anew is noticed."""
-        return self._connection.table(self._table_name)
+        """The table, read to its tail. Its name is resolved each time, so that a table made anew is noticed.
+
+        Raises `SchemaMismatchError` where a column that the query reads was renamed, dropped or widened: Spark goes on
+        with the columns that the query began with.
+        """
+        table = self._connection.table(self._table_name)
+        now = table.state.schema
+        if now is self._seen or table.uuid != self._begun_uuid:  # of another table the offsets tell
+            return table
+        advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+        require_same_columns(self._begun, now, self._table_columns, f"a stream of {table.name}", advice)
+        known = {column.id for column in (self._seen or self._begun).columns}
+        if added := [column.name for column in now.columns if column.id not in known]:
+            text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            logger.warning(text, table.name, ", ".join(added))
+        self._seen = now
+        return table
 
     def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(data, table.name, table.uuid)

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
@@ -40,14 +41,15 @@ def _nullable(schema: TableSchema) -> TableSchema:
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
 
 
-def check_fits(frame: StructType, table: TableSchema, name: str) -> None:
+def check_fits(frame: StructType, state: TableState, name: str) -> None:
     """Raises `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
     given = compat.arrow_schema_of(frame)
     names = {f.name.casefold() for f in given}
-    for column in table.columns:
+    for column in state.schema.columns:
         if not column.nullable and column.name.casefold() not in names:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
                 f"{', '.join(given.names)}",
             )
-    coerce(pa.schema([f.remove_metadata() for f in given]).empty_table(), table, table=name)
+    empty = pa.schema([f.remove_metadata() for f in given]).empty_table()
+    coerce(empty, state.schema, table=name, older=state.schemas)

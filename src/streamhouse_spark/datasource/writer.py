@@ -155,7 +155,7 @@ def _staging_plan(
             f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
             "PRIMARY KEY"
         )
-    check_fits(frame, table.state.schema, table.name)
+    check_fits(frame, table.state, table.name)
     return StagingPlan.of(connection, table)
 
 

@@ -18,6 +18,7 @@ from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.scan_files import LakeScan
+    from streamhouse_spark.log.state import TableState
 
 COMMIT_USER = "__streamhouse_lake_tiering"
 """``commit-user`` of our snapshots, and the name of the tag that keeps the newest of them from being expired."""
@@ -183,12 +184,13 @@ class LakeProjection:
     """The columns to read and where they are in the files: by field id, by name where a file has no ids.
 
     ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
-    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake.
+    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
+    so that files without ids cannot be read.
     """
 
     schema: TableSchema
     field_ids: tuple[int | None, ...]
-    lake_names: tuple[str, ...]
+    lake_names: tuple[str | None, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -304,12 +306,17 @@ class LakeTable(Protocol):
     """The lake table of one streamhouse table. Every call looks at the newest state of the lake."""
 
     def with_schema(self, schema: TableSchema) -> Self:
-        """The same lake table, for the table as it is with another of its schemas."""
+        """The same lake table, read as another of the table's schemas has its columns."""
+
+    def with_state(self, state: TableState) -> Self:
+        """The same lake table, for the table as a state has it."""
 
     def create_or_adopt(self) -> None:
-        """Make the lake table exist and fit: columns that the table has and the lake does not are added to it.
+        """Make the lake table exist and fit: its columns become those of the table, by what was added, renamed, dropped
+        and widened.
 
-        Raises `LakeMismatchError` with the difference when a table at its place does not fit.
+        Raises `LakeMismatchError` with the difference when a table at its place does not fit, `CommitConflictError`
+        where it has the columns of a newer state of the table already.
         """
 
     @property

@@ -87,12 +87,25 @@ class FileCatalog(MetastoreCatalog):
         self._prefix = prefix
         self._world = world or World()
         self._io = StorageFileIO(storage, properties)
+        self._hints_behind: dict[str, int] = {}
+        """Table → its newest version, where the last look found that the hint is behind it."""
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def load_table(self, identifier: str | Identifier) -> Table:
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
+
+    def mend_hint(self, identifier: str | Identifier) -> None:
+        """Point the hint to the newest version where the last look found it behind: its writer died before it did.
+
+        Engines that open a table by its path know no other way to the newest version.
+        """
+        key = self._key(identifier)
+        number = self._hints_behind.pop(key, None)
+        if number is not None and (self._hint(key) or 0) < number:
+            with suppress(StorageError):  # the next look tries again
+                self._storage.put(_hint_key(key), str(number).encode())
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -246,13 +259,16 @@ class FileCatalog(MetastoreCatalog):
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
         """The newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
-        start = from_number or self._hint(key) or 1
+        hint = self._hint(key) if from_number is None else None
+        start = from_number or hint or 1
         while True:
             found = self._read_forward(key, start)
             floor = self._floor(key)
             if floor == DROPPED or (found is None and start == max(floor, 1)):
                 raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
             if found is not None and floor <= found[0]:
+                if from_number is None and hint != found[0]:
+                    self._hints_behind[key] = found[0]
                 return self._parsed(key, *found)
             start = max(floor, 1)
 

@@ -30,6 +30,7 @@ from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
@@ -51,6 +52,7 @@ from streamhouse_spark.lake.reading import identity_projection, read_log_range, 
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -79,8 +81,14 @@ class IcebergLake:
     def with_schema(self, schema: TableSchema) -> IcebergLake:
         if schema == self.place.spec.schema:
             return self
+        return self._with_spec(replace(self.place.spec, schema=schema))
+
+    def with_state(self, state: TableState) -> IcebergLake:
+        return self._with_spec(LakeTableSpec.of(state))
+
+    def _with_spec(self, spec: LakeTableSpec) -> IcebergLake:
         lake = copy(self)
-        lake.place = self.place.with_schema(schema)
+        lake.place = self.place.with_spec(spec)
         return lake
 
     def exists(self) -> bool:
@@ -193,10 +201,12 @@ class IcebergLake:
         metadata = table.metadata
         snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
-        how = projection(lake, self.place.spec.schema, columns, schema)
+        known = iceberg_columns(metadata, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        row_filter = iceberg_filter(predicates, lake, metadata.schema())
+        every = projection(lake, known, self.place.spec.schema, None, schema)
+        row_filter = iceberg_filter(predicates, every, metadata.schema())
         splits = plan_splits(table, snapshot, row_filter, self.place.spec.num_buckets)
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
@@ -208,9 +218,12 @@ class IcebergLake:
             raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
         snapshot = require_snapshot(table.metadata, snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
-        how = projection(lake, self.place.spec.schema, columns, schema)
-        files = scan_files(table, snapshot, lake, statistics_of, self.place.spec.num_buckets)
-        return LakeScan(self._described(table.metadata, snapshot), how, files, same_by_name(table.metadata, how))
+        known = iceberg_columns(table.metadata, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        every = projection(lake, known, self.place.spec.schema, None, schema)
+        files = scan_files(table, snapshot, every, statistics_of, self.place.spec.num_buckets)
+        same = same_by_name(table.metadata, how, self.place.spec.schemas)
+        return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

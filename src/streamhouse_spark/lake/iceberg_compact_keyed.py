@@ -25,10 +25,10 @@ from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_live import live_file
-from streamhouse_spark.lake.iceberg_maintain import carried_offsets, require_known_columns
+from streamhouse_spark.lake.iceberg_maintain import carried_offsets
 from streamhouse_spark.lake.iceberg_offsets import newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
-from streamhouse_spark.lake.iceberg_read import plan_tasks, projection
+from streamhouse_spark.lake.iceberg_read import own_projection, plan_tasks
 from streamhouse_spark.lake.iceberg_round import (
     require_shape,
     require_snapshot_as_planned,
@@ -97,12 +97,13 @@ def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport,
 
 
 def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+    if not dry_run:
+        place.bring_up()
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    require_known_columns(place, table)
     context = write_context(place)
     plan = plan_keyed_compaction(table, snapshot, context, place.spec.num_buckets)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
@@ -171,7 +172,7 @@ def _rewritten(
 
     Raises `CommitConflictError` where the files do not hold the rows that were read.
     """
-    how = projection(table.schema(), place.spec.schema, None, place.spec.schema)
+    how = own_projection(table.metadata, place.spec)
     files = place.files_at(context.lake["data_location"])
     shape = WriteShape.from_json(context.lake)
     key_ids = shape.field_ids(context.primary_key)

@@ -1,12 +1,16 @@
-"""Bringing an Iceberg table's schema up to the streamhouse table's: columns that were added, comments that changed.
+"""Bringing an Iceberg table's columns up to the streamhouse table's: added, renamed, dropped, widened, commented.
 
-Files that are there stay as they are: they have no column of the new id, and read as null in every engine. A round
-that was planned before the change is refused by the commit's own validation, and planned again.
+Files that are there stay as they are: columns are found in them by field id, which a rename keeps and a drop retires
+for good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema
+and the map of columns. It is repeated until it is there, before the next round commits. A round that was planned
+before the change is refused by the commit's own validation, and planned again.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
@@ -20,37 +24,160 @@ from pyiceberg.table.update import (
     AssertLastAssignedFieldId,
     AssertTableUUID,
     SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
 )
 
-from streamhouse_spark.errors import CommitStateUnknownError
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField, column_map
 from streamhouse_spark.lake.iceberg_schema import iceberg_type
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import Column, TableSchema
 
 
-def evolved_schema(metadata: TableMetadata, schema: TableSchema) -> Schema:
-    """The lake's schema with the nullable columns that it lacks behind its own, and with the table's comments.
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """What the lake's columns have to be."""
 
-    It is the lake's own where nothing is to be changed. Comments that the table does not have are left alone.
+    schema: Schema
+    """The lake's own where nothing is to be changed."""
+    columns: ColumnMap
+    differences: tuple[str, ...]
+    """What another engine did to columns that keeps the lake from being brought up."""
+
+
+def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
+    """The lake table's map of columns. Raises `CorruptDataError`."""
+    fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+    return column_map(metadata.properties, fields, spec, where=metadata.location)
+
+
+def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
+    """The lake has exactly the columns that are written and read here; a lake without a map is known by names.
+
+    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have it yet.
     """
-    lake = metadata.schema()
-    there = {field.name.casefold() for field in lake.fields}
-    missing = [column for column in schema.columns if column.nullable and column.name.casefold() not in there]
-    fields = [_commented(field, schema.find(field.name)) for field in lake.fields]
-    if not missing and fields == list(lake.fields):
-        return lake
-    ids = itertools.count(metadata.last_column_id + 1)
-    fields += [
-        ice.NestedField(
-            field_id=next(ids),
-            name=column.name,
-            field_type=iceberg_type(column.type, ids),
-            required=False,
-            doc=column.comment,
+    known = iceberg_columns(metadata, spec)
+    named = {known.field_id(column.id) for column in spec.schema.columns}
+    others = [field.name for field in metadata.schema().fields if field.field_id not in named]
+    if known.schema_id not in (None, spec.schema_id) or others:
+        what = f"; there are {', '.join(others)} besides its columns" if others else ""
+        raise CommitConflictError(
+            f"lake table {metadata.location} has the columns of schema {known.schema_id}, {spec.path} was opened with "
+            f"schema {spec.schema_id}{what}; plan again"
         )
-        for column in missing
-    ]
-    schema_id = 1 + max(known.schema_id for known in metadata.schemas)
+
+
+def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
+    """The lake's schema with the names and types that the table's columns have now, without those that it dropped, and
+    with the nullable ones that the lake lacks behind the others.
+
+    Comments that the table does not have are left alone. Raises `CommitConflictError` where the lake is of a newer
+    schema than this one.
+    """
+    lake, known = metadata.schema(), iceberg_columns(metadata, spec)
+    if known.schema_id is not None and known.schema_id > spec.schema_id:
+        raise CommitConflictError(
+            f"lake table {metadata.location} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
+            f"{spec.path} is older: it was altered since this round began; plan again"
+        )
+    found = _foreign(known, {field.field_id: field for field in lake.fields}, spec)
+    mapped = dict(known.fields)
+    if known.schema_id == spec.schema_id:  # names and types are the table's already
+        fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
+    else:
+        fields = _renamed_and_dropped(lake, known, spec.schema, mapped)
+    ids = itertools.count(metadata.last_column_id + 1)
+    for column in spec.schema.columns:
+        if column.id not in mapped and column.nullable:
+            fields.append(_new_field(column, ids))
+            mapped[column.id] = LakeField(fields[-1].field_id, column.name)
+    found += _twice(fields) + _sorted_by_dropped(metadata, fields)
+    changed = lake if found else _changed(metadata, fields)
+    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
+    return Evolved(changed, ColumnMap(mapped, None if is_as_it_was else spec.schema_id), tuple(found))
+
+
+def _renamed_and_dropped(
+    lake: Schema, known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+) -> list[ice.NestedField]:
+    """The lake's fields as the table's columns are now. A column without a field takes the one that has its name."""
+    of_field, now = known.columns(), {column.id: column for column in schema.columns}
+    fields: list[ice.NestedField] = []
+    for field in lake.fields:
+        column_id = of_field.get(field.field_id)
+        if column_id is not None:
+            column = now.get(column_id)
+            if column is None:
+                continue  # dropped
+        else:
+            column = schema.find(field.name)
+            if column is None or column.id in mapped:
+                fields.append(field)  # another engine's
+                continue
+        fields.append(_as_column(field, column))
+        mapped[column.id] = LakeField(field.field_id, column.name)
+    return fields
+
+
+def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
+    lake = metadata.schema()
+    if fields == list(lake.fields):
+        return lake
+    schema_id = 1 + max(schema.schema_id for schema in metadata.schemas)
     return Schema(*fields, schema_id=schema_id, identifier_field_ids=lake.identifier_field_ids)
+
+
+def _foreign(known: ColumnMap, here: dict[int, ice.NestedField], spec: LakeTableSpec) -> list[str]:
+    found = []
+    for column in spec.schema.columns:
+        mapped = known.fields.get(column.id)
+        if mapped is None:
+            continue
+        field = here.get(mapped.id)
+        if field is None:
+            found.append(
+                f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
+                "table's metadata back, or drop the column here"
+            )
+        elif field.name not in (mapped.name, column.name):
+            found.append(
+                f"column '{mapped.name}' (field {mapped.id}) was renamed to '{field.name}' in the lake by another "
+                f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{field.name}' here"
+            )
+    return found
+
+
+def _twice(fields: list[ice.NestedField]) -> list[str]:
+    names = [field.name.casefold() for field in fields]
+    return [
+        f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+
+
+def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
+    """A sort order that another engine gave the lake would speak of nothing."""
+    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    kept = {field.field_id for field in fields}
+    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
+    here = {field.field_id: field.name for field in metadata.schema().fields}
+    return [
+        f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
+        "the sort order away there"
+        for i in sorted(sources & here.keys())
+    ]
+
+
+def _as_column(field: ice.NestedField, column: Column) -> ice.NestedField:
+    """The field with the column's name and comment, and with its type where that is a promotion of Iceberg's."""
+    field = _commented(field, column)
+    wanted = iceberg_type(column.type, itertools.count())
+    kind = wanted if _is_promotion(field.field_type, wanted) else field.field_type
+    if field.name == column.name and kind == field.field_type:
+        return field
+    return field.model_copy(update={"name": column.name, "field_type": kind})
 
 
 def _commented(field: ice.NestedField, column: Column | None) -> ice.NestedField:
@@ -59,8 +186,27 @@ def _commented(field: ice.NestedField, column: Column | None) -> ice.NestedField
     return field.model_copy(update={"doc": column.comment})
 
 
-def commit_schema(catalog: Catalog, table: Table, schema: Schema) -> bool:
-    """Make the schema the current one. False when the table changed meanwhile: look again.
+def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
+    match before, after:
+        case ice.DecimalType(), ice.DecimalType():
+            return before.scale == after.scale and before.precision < after.precision
+        case (ice.IntegerType(), ice.LongType()) | (ice.FloatType(), ice.DoubleType()):
+            return True
+    return False
+
+
+def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
+    return ice.NestedField(
+        field_id=next(ids),
+        name=column.name,
+        field_type=iceberg_type(column.type, ids),
+        required=False,
+        doc=column.comment,
+    )
+
+
+def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
+    """Make them the current ones. False when the table changed meanwhile: look again.
 
     Raises `CommitStateUnknownError`, after which looking again is right as well.
     """
@@ -70,9 +216,12 @@ def commit_schema(catalog: Catalog, table: Table, schema: Schema) -> bool:
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
     )
-    updates = (AddSchemaUpdate.model_validate({"schema": schema}), SetCurrentSchemaUpdate())
+    updates: list[TableUpdate] = []
+    if wanted.schema is not metadata.schema():
+        updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
+    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
     try:
-        catalog.commit_table(table, requirements, updates)
+        catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:
         return False
     except CommitStateUnknownException as error:

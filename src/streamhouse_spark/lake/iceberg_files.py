@@ -10,7 +10,6 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -20,42 +19,46 @@ from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.schema import Column, TableSchema
 
-_WIDTHS_BYTES: Mapping[type[ice.IcebergType], int] = {
-    ice.IntegerType: 4,
-    ice.LongType: 8,
-    ice.FloatType: 4,
-    ice.DoubleType: 8,
-    ice.DateType: 4,
-    ice.TimestampType: 8,
-    ice.TimestamptzType: 8,
+_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
+    ice.IntegerType: (4,),
+    ice.LongType: (4, 8),
+    ice.FloatType: (4,),
+    ice.DoubleType: (4, 8),
+    ice.DateType: (4,),
+    ice.TimestampType: (8,),
+    ice.TimestamptzType: (8,),
 }
 
 
 def scan_files(
-    table: Table, snapshot: Snapshot, lake: Schema, statistics_of: Sequence[str], num_buckets: int
+    table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
 ) -> tuple[ScanFile, ...]:
-    """All data files of the snapshot; statistics for the columns named, which are columns of ``lake``."""
-    fields = {
-        f.field_id: f
-        for f in lake.fields
-        if f.name in set(statistics_of) and isinstance(f.field_type, ice.PrimitiveType)
+    """All data files of the snapshot; statistics for these columns of the table, all of which ``how`` reads."""
+    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
+    types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
+    wanted = {
+        field_id: cast("ice.PrimitiveType", types[field_id])
+        for field_id, name in names.items()
+        if name in set(statistics_of) and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
     tasks = plan_tasks(table, snapshot, AlwaysTrue())
-    return tuple(_scan_file(task, table.location(), specs, lake, fields, num_buckets) for task in tasks)
+    return tuple(_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
 
 
 def _scan_file(
     task: FileScanTask,
     location: str,
     specs: Mapping[int, PartitionSpec],
-    lake: Schema,
-    fields: Mapping[int, ice.NestedField],
+    names: Mapping[int, str],
+    types: Mapping[int, ice.PrimitiveType],
     num_buckets: int,
 ) -> ScanFile:
     file = task.file
-    bucket, partition = _partition(file, specs[file.spec_id], lake, num_buckets)
+    bucket, partition = _partition(file, specs[file.spec_id], names, num_buckets)
     sizes = file.column_sizes or {}
     return ScanFile(
         location=file.file_path,
@@ -65,16 +68,15 @@ def _scan_file(
         row_group_starts=tuple(file.split_offsets or ()),
         position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
         partition=partition,
-        statistics={f.name: _statistics(file, f) for f in fields.values()},
-        column_bytes={f.name: sizes[f.field_id] for f in lake.fields if f.field_id in sizes},
+        statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
+        column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
     )
 
 
 def _partition(
-    file: DataFile, spec: PartitionSpec, lake: Schema, num_buckets: int
+    file: DataFile, spec: PartitionSpec, names: Mapping[int, str], num_buckets: int
 ) -> tuple[int | None, dict[str, Any]]:
     values: dict[str, Any] = {}
-    names = {f.field_id: f.name for f in lake.fields}
     for position, part in enumerate(spec.fields):
         value = file.partition[position]
         if isinstance(part.transform, IdentityTransform) and part.source_id in names:
@@ -82,21 +84,23 @@ def _partition(
     return bucket_of(spec, file.partition, num_buckets), values
 
 
-def _statistics(file: DataFile, field: ice.NestedField) -> ColumnStatistics:
-    found = field.field_id
+def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) -> ColumnStatistics:
     return ColumnStatistics(
-        decoded_bound(field.field_type, (file.lower_bounds or {}).get(found)),
-        decoded_bound(field.field_type, (file.upper_bounds or {}).get(found)),
-        (file.null_value_counts or {}).get(found),
-        (file.value_counts or {}).get(found),
-        (file.nan_value_counts or {}).get(found),
+        decoded_bound(field_type, (file.lower_bounds or {}).get(field_id)),
+        decoded_bound(field_type, (file.upper_bounds or {}).get(field_id)),
+        (file.null_value_counts or {}).get(field_id),
+        (file.value_counts or {}).get(field_id),
+        (file.nan_value_counts or {}).get(field_id),
     )
 
 
 def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """The bound as a value; None where it was written for another type of the column, or cannot be read."""
-    width = _WIDTHS_BYTES.get(type(field_type))
-    if data is None or (width is not None and len(data) != width):
+    """The bound as a value; None where it was written for another type of the column, or cannot be read.
+
+    A bound of a type that was widened since is that of the narrower one.
+    """
+    widths = _WIDTHS_BYTES.get(type(field_type))
+    if data is None or (widths is not None and len(data) not in widths):
         return None
     try:
         return from_bytes(cast("ice.PrimitiveType", field_type), data)
@@ -104,15 +108,28 @@ def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
         return None
 
 
-def same_by_name(metadata: TableMetadata, how: LakeProjection) -> frozenset[str]:
-    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
+    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+
+    ``schemas`` are those that the table ever had: other engines forget older ones of the lake.
+    """
     fields = [field for schema in metadata.schemas for field in schema.fields]
+    older = {column for schema in schemas.values() for column in schema.columns}
     columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
     return frozenset(
         column.name
         for column, field_id, lake_name in columns
-        if lake_name == column.name and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+        if lake_name == column.name
+        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+        and all(_never_changed(before, column) for before in older)
     )
+
+
+def _never_changed(before: Column, column: Column) -> bool:
+    """Whether a column of some schema of the table is either not concerned or exactly the column."""
+    if before.name.casefold() != column.name.casefold() and before.id != column.id:
+        return True
+    return (before.id, before.name, before.type) == (column.id, column.name, column.type)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:

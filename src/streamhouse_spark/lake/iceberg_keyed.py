@@ -18,6 +18,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.bucket_files import write_rows
+from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_deletes import write_deletes
@@ -77,7 +78,9 @@ def _surplus(key_places: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> 
 
 def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:
     """How to read the key's columns, in the order of the key."""
-    return projection(shape.schema, context.schema, context.primary_key, context.schema)
+    fields = [(field.field_id, field.name) for field in shape.schema.fields]  # which are called as the columns are
+    known = map_by_name(fields, context.schema)
+    return projection(shape.schema, known, context.schema, context.primary_key, context.schema)
 
 
 def _seen(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:

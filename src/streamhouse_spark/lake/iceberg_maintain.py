@@ -23,7 +23,7 @@ from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
-from streamhouse_spark.lake.iceberg_read import projection
+from streamhouse_spark.lake.iceberg_read import own_projection
 from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
@@ -34,12 +34,13 @@ from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
 
 def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
+    if not dry_run:
+        place.bring_up()
     table = place.find()
     planned = table.metadata.current_snapshot() if table else None
     if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    require_known_columns(place, table)
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     with lake_metadata(table.location()):
@@ -48,7 +49,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
-    how = projection(table.schema(), place.spec.schema, None, place.spec.schema)
+    how = own_projection(table.metadata, place.spec)
     shape = WriteShape.from_json(context.lake)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
@@ -62,16 +63,6 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
-
-
-def require_known_columns(place: IcebergPlace, table: Table) -> None:
-    """Files are written again in the table's columns: others would be lost."""
-    unknown = [field.name for field in table.schema().fields if place.spec.schema.find(field.name) is None]
-    if unknown:
-        raise CommitConflictError(
-            f"lake table {table.location()} has the columns {', '.join(unknown)}, which {place.spec.path} did not have "
-            "when it was opened; try again"
-        )
 
 
 def plan_compaction(

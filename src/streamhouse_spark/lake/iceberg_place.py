@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
@@ -21,15 +21,15 @@ from streamhouse_spark.errors import (
     StorageError,
     StreamhouseError,
 )
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
-from streamhouse_spark.lake.iceberg_evolve import commit_schema, evolved_schema
+from streamhouse_spark.lake.iceberg_evolve import Evolved, commit_columns, evolved, iceberg_columns
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
 from streamhouse_spark.paths import LAKE_PREFIX
-from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
 ATTEMPTS_MAX = 5
@@ -71,13 +71,14 @@ class IcebergPlace:
     def exists(self) -> bool:
         return self.find() is not None
 
-    def with_schema(self, schema: TableSchema) -> IcebergPlace:
-        """The same place, for the table with another schema."""
-        place = IcebergPlace(self.storage, replace(self.spec, schema=schema), settings=self.settings, world=self.world)
+    def with_spec(self, spec: LakeTableSpec) -> IcebergPlace:
+        """The same place, for the table as it is with other columns."""
+        place = IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
         place._catalog_opened = self._catalog_opened
         return place
 
     def create_or_adopt(self) -> None:
+        """See `LakeTable.create_or_adopt`. A new table says at once which of its columns is which."""
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
@@ -87,7 +88,7 @@ class IcebergPlace:
             if table is None:
                 with suppress(NamespaceAlreadyExistsError):
                     self.catalog.create_namespace(self.identifier[:-1])
-                properties = {**TABLE_PROPERTIES, TABLE_UUID_PROPERTY: self.spec.table_uuid, "format-version": "2"}
+                properties = {**TABLE_PROPERTIES, **self._identity(schema), "format-version": "2"}
                 with suppress(IcebergTableExistsError):
                     self.catalog.create_table(
                         self.identifier, schema, self._new_location(), spec, properties=properties
@@ -95,16 +96,21 @@ class IcebergPlace:
                     return
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
-            lake = evolved_schema(table.metadata, self.spec.schema) if is_own else table.schema()
-            found = differences(table.metadata, lake, self.spec.schema, spec, schema, self.spec.primary_key)
-            if found:
+            wanted = self._evolved(table.metadata, is_own=is_own)
+            fits = differences(table.metadata, wanted.schema, self.spec.schema, spec, schema, self.spec.primary_key)
+            if found := wanted.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
                     "change it, drop it, or give the table another lake location"
                 )
-            if lake is not table.schema() and not commit_schema(self.catalog, table, lake):
+            is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
+            if (wanted.schema is not table.schema() or not is_right) and not commit_columns(
+                self.catalog, table, wanted, self.spec.table_uuid
+            ):
                 continue
             self._adopt(table)
+            if isinstance(self.catalog, FileCatalog):
+                self.catalog.mend_hint(self.identifier)
             return
         if table is not None:
             raise CommitConflictError(
@@ -115,6 +121,19 @@ class IcebergPlace:
             "undrop it, or give the table another lake location"
         )
 
+    def _evolved(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
+        """A table that is yet to be adopted has to have the columns as they are."""
+        if is_own:
+            return evolved(metadata, self.spec)
+        fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+        return Evolved(metadata.schema(), map_by_name(fields, self.spec.schema, self.spec.schema_id), ())
+
+    def _identity(self, schema: Schema) -> dict[str, str]:
+        """Whose the lake table is, and which of its columns is which."""
+        fields = [(field.field_id, field.name) for field in schema.fields]
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id)
+        return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
+
     def _adopt(self, table: Table) -> None:
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
@@ -122,7 +141,16 @@ class IcebergPlace:
         if owner is not None:
             raise self._foreign(table.location(), owner)
         with table.transaction() as transaction:
-            transaction.set_properties({TABLE_UUID_PROPERTY: self.spec.table_uuid})
+            transaction.set_properties(self._identity(table.schema()))
+
+    def bring_up(self) -> None:
+        """Give the lake table the columns of the table, before its files are written again; where there is one."""
+        table = self.find()
+        if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
+            return
+        known = iceberg_columns(table.metadata, self.spec).schema_id
+        if known is None or known < self.spec.schema_id:
+            self.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
         """Only if it is this table's: another table's lake at the same place stays."""

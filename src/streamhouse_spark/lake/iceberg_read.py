@@ -29,9 +29,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
+from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, lake_schema
 from streamhouse_spark.lake.scan_files import row_group_parts
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import Column, TableSchema
 
 
@@ -42,31 +45,43 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 
 
 def projection(
-    lake: Schema, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """How to read the lake's columns as the table's.
+    """How to read the lake's columns as the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where it has a column of that name.
+    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
     Raises `SchemaMismatchError` for a column that is not there.
     """
     of_lake = lake_schema(lake)
-    wanted = schema or TableSchema(tuple(_as_in_table(column, lake, table) for column in of_lake.columns))
+    if schema is None:
+        wanted = TableSchema(tuple(_as_in_table(column, lake, table, known) for column in of_lake.columns))
+        field_ids = {column.id: column.id for column in wanted.columns}
+    else:
+        wanted = schema
+        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
     if columns is not None:
         wanted = wanted.select(columns)
-    found = [of_lake.find(column.name) for column in wanted.columns]
-    return LakeProjection(
-        wanted,
-        tuple(here.id if here else None for here in found),
-        tuple(here.name if here else c.name for c, here in zip(wanted.columns, found, strict=True)),
+    names = {column.id: column.name for column in of_lake.columns}
+    found = tuple(field_ids.get(column.id) for column in wanted.columns)
+    lake_names = (
+        None if schema is not None and column.id in known.ambiguous else names.get(-1 if i is None else i, column.name)
+        for column, i in zip(wanted.columns, found, strict=True)
     )
+    return LakeProjection(wanted, found, tuple(lake_names))
 
 
-def _as_in_table(column: Column, lake: Schema, table: TableSchema) -> Column:
+def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
+    """How to read all columns of the table from its newest files."""
+    return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
+
+
+def _as_in_table(column: Column, lake: Schema, table: TableSchema, known: ColumnMap) -> Column:
     """The lake's column with the table's own type, where that is stored as what the lake has."""
-    known = table.find(column.name)
-    if known is None or not is_stored_as(known.type, lake.find_type(column.id)):
+    column_id = known.columns().get(column.id)
+    own = next((c for c in table.columns if c.id == column_id), None)
+    if own is None or not is_stored_as(own.type, lake.find_type(column.id)):
         return column
-    return Column(column.id, column.name, known.type, column.nullable, column.comment)
+    return Column(column.id, column.name, own.type, column.nullable, column.comment)
 
 
 def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
@@ -154,15 +169,15 @@ _OPERATORS: dict[str, Any] = {
 }
 
 
-def iceberg_filter(predicates: Sequence[Predicate], lake: Schema, current: Schema) -> BooleanExpression:
-    """Those of the predicates that can prune files, as one filter on ``current``, the names of which may be newer.
+def iceberg_filter(predicates: Sequence[Predicate], how: LakeProjection, current: Schema) -> BooleanExpression:
+    """Those of the predicates that can prune files, as one filter on ``current``, the names of which may be others.
 
-    A predicate on a column that is not there, or with a value of another type, prunes nothing: filtering rows decides.
-    Raises `InvalidOptionError` for an unknown operator.
+    ``how`` reads all columns that they may speak of. A predicate on a column that is not there, or with a value of
+    another type, prunes nothing: filtering rows decides. Raises `InvalidOptionError` for an unknown operator.
     """
-    ids = {f.name.casefold(): f.field_id for f in lake.fields}
+    ids = {column.name.casefold(): i for column, i in zip(how.schema.columns, how.field_ids, strict=True)}
     names = {f.field_id: f.name for f in current.fields}
-    terms = [_term(names.get(ids.get(p[0].casefold(), -1)), p[1], p[2], current) for p in predicates]
+    terms = [_term(names.get(ids.get(p[0].casefold()) or -1), p[1], p[2], current) for p in predicates]
     return And(AlwaysTrue(), AlwaysTrue(), *(term for term in terms if term is not None))
 
 

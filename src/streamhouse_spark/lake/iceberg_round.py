@@ -11,6 +11,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_evolve import require_brought_up
 from streamhouse_spark.lake.iceberg_live import live_files
 from streamhouse_spark.lake.iceberg_offsets import newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
@@ -23,6 +24,7 @@ from streamhouse_spark.lake.round_checks import LogRange, require_dense, require
 def write_context(place: IcebergPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table.metadata)
+    require_brought_up(table.metadata, place.spec)
     data = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id

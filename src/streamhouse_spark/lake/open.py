@@ -10,8 +10,7 @@ from streamhouse_spark.lake.base import LakeTable, WriteContext
 from streamhouse_spark.lake.data_file import FileShape
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.properties import TableProperties, parse_properties
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 
 
@@ -21,7 +20,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
     Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
     """
     properties = parse_properties(state.properties, state.schema, state.partition_by)
-    spec = _spec(state, properties)
+    spec = LakeTableSpec.of(state)
     try:
         if properties.datalake_format == "paimon":
             from streamhouse_spark.lake.paimon import PaimonLake
@@ -49,16 +48,3 @@ def file_shape(context: WriteContext) -> FileShape:
     from streamhouse_spark.lake.iceberg_data_file import WriteShape
 
     return WriteShape.from_json(context.lake)
-
-
-def _spec(state: TableState, properties: TableProperties) -> LakeTableSpec:
-    return LakeTableSpec(
-        table_uuid=state.table_uuid,
-        path=parse_table_name(state.name).path,
-        location=state.lake_location,
-        schema=state.schema,
-        partition_by=state.partition_by,
-        bucket_key=properties.bucket_key,
-        num_buckets=state.num_buckets,
-        primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
-    )

@@ -42,6 +42,7 @@ from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.split_read import read_split
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
@@ -71,6 +72,9 @@ class PaimonLake:
         lake = copy(self)
         lake.place = self.place.with_schema(schema)
         return lake
+
+    def with_state(self, state: TableState) -> PaimonLake:
+        return self.with_schema(state.schema)
 
     def exists(self) -> bool:
         return self.place.exists()

@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamhouse_spark import row_selection
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    LakeMismatchError,
+    ObjectNotFoundError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+)
 from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
@@ -126,10 +132,16 @@ class _FileColumns:
                 f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
                 "restore it, or drop it from the lake table"
             )
+        if not by_id and None in projection.lake_names:
+            column = projection.schema.columns[projection.lake_names.index(None)].name
+            raise LakeMismatchError(
+                f"lake file {location} was written by another engine without field ids, and by its name alone column "
+                f"'{column}' cannot be told: columns of the table were renamed or dropped; rewrite the file there"
+            )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow
         self._sources = [
-            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name)
+            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
             for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
         ]
         self.names = [name for name in self._sources if name is not None]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 
 TARGET_FILE_BYTES = 128 << 20
@@ -25,3 +30,24 @@ class LakeTableSpec:
     target_file_bytes: int = TARGET_FILE_BYTES
     primary_key: tuple[str, ...] = ()
     """Names of columns of the schema."""
+    schema_id: int = 1
+    """Which of the table's schemas ``schema`` is."""
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
+    """All that the table ever had, as far as they are known here."""
+
+    @classmethod
+    def of(cls, state: TableState) -> Self:
+        """Of a table as one of its states has it."""
+        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        return cls(
+            table_uuid=state.table_uuid,
+            path=parse_table_name(state.name).path,
+            location=state.lake_location,
+            schema=state.schema,
+            partition_by=state.partition_by,
+            bucket_key=properties.bucket_key,
+            num_buckets=state.num_buckets,
+            primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
+            schema_id=state.schema_id,
+            schemas=state.schemas,
+        )

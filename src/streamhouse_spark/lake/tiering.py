@@ -206,14 +206,14 @@ class TieringJob:
 
     def _fit_lake(self, state: TableState) -> None:
         """The lake table exists, with the columns of the state that the round is planned from."""
-        self._lake = self._lake.with_schema(state.schema)
+        self._lake = self._lake.with_state(state)
         try:
             self._lake.create_or_adopt()
         except LakeMismatchError:
             if self._refreshed().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
-                f"table {state.name} has more columns since this round began; plan again"
+                f"the columns of table {state.name} were altered since this round began; plan again"
             ) from None
 
     def _require_not_truncated_since(self, state: TableState) -> None:

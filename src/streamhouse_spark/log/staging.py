@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed
@@ -32,6 +32,7 @@ from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.properties import LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import can_be_read_as
 from streamhouse_spark.storage import Storage
 
 INLINE_BYTES_MAX = 256 << 10
@@ -223,10 +224,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
         )
     for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
         if not written_fits(state.schemas[schema_id], state.schema):
-            raise SchemaMismatchError(
-                f"{state.name}: rows were staged with schema {schema_id}, which schema {state.schema_id} cannot read "
-                "(a column's type or nullability changed); write them again",
-            )
+            raise altered_meanwhile(state)
     condemned = [
         s.segment.uuid
         for s in staged.segments
@@ -239,14 +237,25 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
         )
 
 
+def altered_meanwhile(state: TableState) -> CommitConflictError:
+    """For rows that do not `written_fits`."""
+    return CommitConflictError(
+        f"{state.name}: its columns were renamed or dropped while rows were written; nothing was written, "
+        f"write them again by its columns {', '.join(state.schema.names)}",
+    )
+
+
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
-    """Whether rows of an older schema can be read as the current one: the types of the columns they share agree."""
-    old = {c.id: c for c in written.columns}
-    for column in current.columns:
-        before = old.get(column.id)
-        if before is None:
-            if not column.nullable:
-                return False
-        elif before.type != column.type or (before.nullable and not column.nullable):
+    """Whether rows that were staged by an older schema mean the same by the current one.
+
+    Columns match by name where rows come in, so that each column has to be what it was called then: the same or wider.
+    """
+    now = {c.id: c for c in current.columns}
+    for before in written.columns:
+        column = now.get(before.id)
+        if column is None or column.name != before.name or not can_be_read_as(before.type, column.type):
             return False
-    return True
+        if before.nullable and not column.nullable:
+            return False
+    known = {c.id for c in written.columns}
+    return all(column.nullable for column in current.columns if column.id not in known)

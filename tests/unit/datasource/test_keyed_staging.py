@@ -218,6 +218,39 @@ def test_a_table_dropped_while_tasks_run(wh, table):
         task.commit(messages)
 
 
+class TestColumnsThatChangeWhileTasksRun:
+    COLUMNS = "id BIGINT, n INT, m INT"
+    RENAMES = ({"n": "m", "m": "n"}, {"n": "x"}, {"id": "key"})
+
+    @pytest.fixture
+    def table(self, wh):
+        return wh.create_table(NAME, self.COLUMNS, primary_key=["id"], buckets=BUCKETS)
+
+    @pytest.mark.parametrize("is_clustered", [True, False])
+    @pytest.mark.parametrize("prepared_before", [True, False])
+    @pytest.mark.parametrize("change", [*({"rename_columns": r} for r in RENAMES), {"drop_columns": ["n"]}])
+    def test_a_name_that_moved_is_a_conflict(self, wh, table, change, prepared_before, is_clustered):
+        table.upsert([{"id": i, "n": 0, "m": 9} for i in range(20)])
+        task = writer(wh, is_clustered=is_clustered)
+        if not prepared_before:
+            table.alter(**change)
+        messages = run(task, [batch(keys) for keys in by_task(table, list(range(30)))])
+        if prepared_before:
+            table.alter(**change)
+        before = table.refresh()
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+            task.commit(messages)
+        assert table.refresh() == before
+
+    def test_a_wider_type_and_a_new_column_are_brought_up(self, wh, table):
+        table.upsert([{"id": i, "n": 0} for i in range(20)])
+        task = writer(wh)
+        messages = run(task, [batch(keys, n=7) for keys in by_task(table, list(range(30)))])
+        table.alter(widen_columns={"n": "bigint"}, add_columns="note string")
+        task.commit(messages)
+        assert found(table) == dict.fromkeys(range(30), 7)
+
+
 class TestRowLevel:
     @pytest.fixture
     def table(self, wh):
@@ -255,6 +288,15 @@ class TestRowLevel:
         with pytest.raises(CommitConflictError, match="run the statement again"):
             task.commit(messages)
         assert found(table) == dict.fromkeys(range(1, 60), 1) | {0: 100}
+
+    def test_columns_that_it_writes_were_renamed(self, wh, table):
+        task = self.writer(wh, table)
+        messages = run(task, [self.rows(range(1, 50))])
+        assert messages[0].prepared
+        table.rename_column("n", "m")
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+            task.commit(messages)
+        assert set(table.to_arrow()["m"].to_pylist()) == {1}
 
     def test_a_part_of_a_tasks_rows_is_not_prepared(self, wh, table, monkeypatch):
         class Context:

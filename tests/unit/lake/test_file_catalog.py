@@ -244,3 +244,17 @@ def test_pyiceberg_reads_the_table_by_path(tmp_path: object) -> None:
         table.append(pa.table({"id": pa.array([i], pa.int64())}))
     alone = StaticTable.from_metadata(f"{tmp_path}/lake/sales/orders")
     assert sorted(alone.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_a_hint_that_was_left_behind_is_mended(catalog: FileCatalog, storage: FlakyStorage) -> None:
+    """By a writer that died behind its commit: engines that open a table by its path read what the hint says."""
+    key = f"{METADATA}/version-hint.text"
+    _set(catalog.load_table(TABLE), "a", "1")
+    storage.put(key, b"1")
+    catalog.load_table(TABLE)
+    assert storage.read(key) == b"1", "reading writes nothing"
+    catalog.mend_hint(TABLE)
+    assert storage.read(key) == b"2"
+    storage.put(key, b"1")
+    catalog.mend_hint(TABLE)
+    assert storage.read(key) == b"1", "there was no look since"

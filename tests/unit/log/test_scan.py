@@ -169,7 +169,10 @@ class TestOlderSchemas:
 
         old = of((1, "a", pa.int32()), (2, "b", pa.string(), False))
         assert written_fits(old, old)
-        assert written_fits(old, of((2, "bb", pa.string()), (3, "new", pa.int8())))
-        assert not written_fits(old, of((1, "a", pa.int64()), (2, "b", pa.string())))
-        assert not written_fits(old, of((1, "a", pa.int32(), False)))
-        assert not written_fits(old, of((1, "a", pa.int32()), (3, "new", pa.int8(), False)))
+        b = (2, "b", pa.string(), False)
+        assert written_fits(old, of((1, "a", pa.int64()), b, (3, "new", pa.int8())))
+        assert not written_fits(old, of((1, "a", pa.int32()), (2, "bb", pa.string(), False)))
+        assert not written_fits(old, of(b)), "the rows may have values in a column that is gone"
+        assert not written_fits(of((1, "a", pa.int64())), of((1, "a", pa.int32())))
+        assert not written_fits(old, of((1, "a", pa.int32(), False), b))
+        assert not written_fits(old, of((1, "a", pa.int32()), b, (3, "new", pa.int8(), False)))

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.log.actions import Condemn, SetSchema
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, gathered
 from streamhouse_spark.model import OffsetRange, Transaction
@@ -103,7 +103,7 @@ class TestTooLate:
         table.log.commit(lambda *_: (SetSchema(2, changed),))
         newer = stage(table, 3, 3)
         parts = [older, newer] if first_is_older else [newer, older]
-        with pytest.raises(SchemaMismatchError, match="write them again"):
+        with pytest.raises(CommitConflictError, match="write them again"):
             table.commit(gathered(parts))
         assert table.commit(newer).num_rows == 3
 

@@ -7,22 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
+import pyarrow as pa
+
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.databases import require_database
 from streamhouse_spark.datasource.catalog.table_description import STATUS_PREFIX
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.ddl import parse_struct_json
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import DEFAULT_DATABASE
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _REFUSED: Final = {
-    "rename_column": f"a column keeps its name, because writers and streams find it by it; {_COPY}",
-    "delete_column": f"a column stays, because rows that are there have it; leave it out of your queries, or {_COPY}",
-    "update_type": f"a column keeps its type, because rows that are there have it; {_COPY}",
     "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
-    "update_default": "DEFAULT values are not stored; write the value in the query",
+    "update_default": "DEFAULT values are not stored: a lake that other engines read cannot give them to rows that are "
+    "there; write the value in the query",
 }
+_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments and properties changed"
 _NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
 _DROP_NOT_NULL: Final = f"readers rely on its having no null; {_COPY}"
 _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
@@ -33,6 +35,9 @@ class _Changes:
     """The statement's changes, as `Table.alter` takes them."""
 
     fields: list[dict[str, Any]] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    widened: dict[str, pa.DataType] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
     set_properties: dict[str, str] = field(default_factory=dict)
     unset_properties: list[str] = field(default_factory=list)
@@ -51,6 +56,9 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         comments=changes.comments,
         set_properties=changes.set_properties,
         unset_properties=changes.unset_properties,
+        rename_columns=changes.renamed,
+        drop_columns=changes.dropped,
+        widen_columns=changes.widened,
     )
     return {}
 
@@ -67,12 +75,24 @@ def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> N
             changes.unset_properties.append(change["name"])
         case "add_column":
             changes.fields.append(_new_field(path, change))
+        case "rename_column":
+            changes.renamed[_column(path, change["path"])] = change["name"]
+        case "delete_column":
+            changes.dropped.append(_column(path, change["path"]))
+        case "update_type":
+            changes.widened[_column(path, change["path"])] = _type(change["type"])
         case "update_comment":
             changes.comments[_column(path, change["path"])] = change.get("comment")
         case "update_nullability":
             _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
         case kind:
-            _refuse(path, change, _REFUSED.get(kind, "columns can be added, and comments and properties changed"))
+            _refuse(
+                path,
+                change,
+                _REFUSED.get(
+                    kind, "columns can be added, renamed, dropped and widened, comments and properties changed"
+                ),
+            )
 
 
 def _require_own(path: TablePath, name: str) -> None:
@@ -97,6 +117,12 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
         "nullable": bool(change.get("nullable", True)),
         "metadata": {} if comment is None else {"comment": comment},
     }
+
+
+def _type(spark_json: str) -> pa.DataType:
+    fields = [{"name": "column", "type": json.loads(spark_json), "nullable": True, "metadata": {}}]
+    (column,) = parse_struct_json({"type": "struct", "fields": fields})
+    return column.type
 
 
 def _column(path: TablePath, parts: Sequence[str]) -> str:

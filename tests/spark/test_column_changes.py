@@ -1,0 +1,119 @@
+"""Columns that are renamed, dropped, widened and come back, for SQL, for DataFrames and for streams under way."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark.session import append, drain, load, load_stream
+from streamhouse_spark.spark import tier
+
+pytestmark = pytest.mark.spark
+
+BIG = 2**40
+
+
+def rows_of(frame):
+    return sorted(tuple(row) for row in frame.collect())
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize("key", [False, True], ids=["log", "keyed"])
+def test_sql_reads_files_of_every_schema_as_the_newest(spark, wh, make, key):
+    columns = "id INT NOT NULL, a STRING, b STRING, n INT, f FLOAT, gone STRING"
+    columns += ", PRIMARY KEY (id)" if key else ""
+    name = make(columns=columns, bucket_key="id", table_statistics_columns="n,a")
+    table = wh.table(name.removeprefix("streamhouse."))
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a1', 'b1', 1, 0.5, 'x'), (2, 'a2', 'b2', 2, 1.5, 'x')")
+    tier(spark, wh.url, [table.name])
+    before = table.refresh()
+    snapshot = before.lake.snapshot_id
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN a TO c")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN b TO a")
+    spark.sql(f"ALTER TABLE {name} DROP COLUMNS (gone)")
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN n TYPE BIGINT")
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN f TYPE DOUBLE")
+    if not key:  # the bucket key: Iceberg gives both types the same buckets
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN id TYPE BIGINT")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN gone INT")
+    expected = [(1, "a1", "b1", 1, 0.5, None), (2, "a2", "b2", 2, 1.5, None)]
+    for tiered in (False, True):  # the lake has the older columns first, then the newest
+        if tiered:
+            tier(spark, wh.url, [table.name])
+        assert rows_of(spark.table(name)) == rows_of(load(spark, wh, table.name)) == expected
+        assert rows_of(load(spark, wh, f"{table.name}$lake")) == expected
+    spark.sql(f"INSERT INTO {name} VALUES (3, 'c3', 'a3', {BIG}, 0.1, 9)")
+    expected.append((3, "c3", "a3", BIG, 0.1, 9))
+    for tiered in (False, True):
+        if tiered:
+            tier(spark, wh.url, [table.name])
+        assert rows_of(spark.table(name)) == expected
+        where = {
+            "id = 2": [2],
+            "n = 2": [2],
+            f"n >= {BIG}": [3],
+            "n < 3": [1, 2],
+            "c = 'a1'": [1],
+            "a = 'a1'": [],
+            "a = 'b1'": [1],
+            "gone IS NULL": [1, 2],
+            "gone = 9": [3],
+            "f > 1": [2],
+        }
+        each = [f'SELECT "{condition}" asked, id FROM {name} WHERE {condition}' for condition in where]
+        found = rows_of(spark.sql(" UNION ALL ".join(each)))  # in one job, each with its own filters pushed down
+        assert found == sorted((condition, i) for condition, ids in where.items() for i in ids)
+        bounds = spark.sql(f"SELECT min(n), max(n), count(gone), min(c), max(a) FROM {name}").collect()[0]
+        assert tuple(bounds) == (1, BIG, 1, "a1", "b2")
+    database, _, short = name.rpartition(".")
+    if key:
+        changes = spark.sql(f"SELECT id, c, a, n, gone FROM {database}.`{short}$changelog`")
+        assert rows_of(changes) == [(i, c, a, n, gone) for i, c, a, n, _, gone in expected]
+        after = spark.sql(f"SELECT after.id, after.c, after.n FROM {database}.`{short}$binlog`")
+        assert rows_of(after) == [(i, c, n) for i, c, _, n, _, _ in expected]
+    old = spark.sql(f"SELECT * FROM {name} VERSION AS OF {before.version} ORDER BY id").collect()
+    assert [tuple(row) for row in old] == [(1, "a1", "b1", 1, 0.5, "x"), (2, "a2", "b2", 2, 1.5, "x")]
+    at = load(spark, wh, f"{table.name}$lake", asOfLakeSnapshot=str(snapshot))
+    assert rows_of(at) == expected[:2], "a lake snapshot is read by the newest columns"
+
+
+def running(stream, wh, name, checkpoint):
+    writer = stream.writeStream.format("streamhouse").option("warehouse", wh.url)
+    return writer.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start(name)
+
+
+def test_a_stream_that_reads_a_renamed_column_ends_and_goes_on_when_started_again(spark, wh, checkpoint):
+    source = wh.create_table("changed.read_from", "id BIGINT, name STRING")
+    target = wh.create_table("changed.read_to", "id BIGINT, text STRING")
+    source.append([{"id": 1, "name": "a"}])
+    query = running(load_stream(spark, wh, source.name).selectExpr("id", "name text"), wh, target.name, checkpoint)
+    try:
+        query.processAllAvailable()
+        source.rename_column("name", "title")
+        with pytest.raises(PySparkException, match="column 'name' was renamed to 'title' since it began; restart"):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    source.append([{"id": 2, "title": "b"}])
+    drain(load_stream(spark, wh, source.name).selectExpr("id", "title text"), wh, target.name, checkpoint)
+    assert target.to_arrow().to_pylist() == [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
+
+
+def test_a_write_by_the_old_name_is_told_the_new_one(spark, wh, checkpoint):
+    source = wh.create_table("changed.by_old_name_from", "id BIGINT, name STRING")
+    target = wh.create_table("changed.by_old_name", "id BIGINT, name STRING")
+    source.append([{"id": 1, "name": "a"}])
+    says = r"column 'name' of the rows is not in .*: it was renamed to 'title'"
+    query = running(load_stream(spark, wh, source.name), wh, target.name, checkpoint)
+    try:
+        query.processAllAvailable()
+        target.rename_column("name", "title")
+        source.append([{"id": 2, "name": "b"}])
+        with pytest.raises(PySparkException, match=says):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    with pytest.raises(PySparkException, match=says):
+        append(load(spark, wh, source.name), wh, target.name)
+    drain(load_stream(spark, wh, source.name).withColumnRenamed("name", "title"), wh, target.name, checkpoint)
+    assert target.to_arrow().to_pylist() == [{"id": 1, "title": "a"}, {"id": 2, "title": "b"}]
