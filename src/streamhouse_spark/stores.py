@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.mounts import MOUNTS, mount_of
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
 
@@ -24,8 +24,6 @@ again. It holds for this process's writes only."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _SUPPORTED = "a local path, file:///path, s3://bucket/prefix or s3a://bucket/prefix"
-_MOUNTS = "/proc/mounts"
-_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 _NETWORK_TYPES = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gfs2", "glusterfs", "gpfs", "hgfs", "lustre",
     "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
@@ -82,26 +80,13 @@ def _file_path(url: str) -> str:
     return unquote(parts.path)
 
 
-def network_file_system(path: str, mounts: str = _MOUNTS) -> str | None:
+def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
     """Type and mount point of the network file system that ``path`` lies on (or would), None on a local one.
 
     Where the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
     """
-    try:
-        lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    real = os.path.realpath(path)
-    best_point, best_type = "", ""
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best_point):  # of two mounts at one point, the later one is seen
-            best_point, best_type = point, fields[2]
-    return f"{best_type} at {best_point}" if _is_network_type(best_type) else None
+    mount = mount_of(path, mounts)
+    return f"{mount.type} at {mount.point}" if mount and _is_network_type(mount.type) else None
 
 
 def _is_network_type(fs_type: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.base import LakeSplit
@@ -184,5 +185,4 @@ def without(batch: pa.RecordBatch, key_places: Sequence[int], changed: KeySet) -
     """The rows whose keys are not in the set."""
     if not len(changed) or not batch.num_rows:
         return batch
-    held = changed.holds_keys_of([batch.column(place) for place in key_places])
-    return batch.filter(pa.array(~held)) if held.any() else batch
+    return row_selection.without(batch, changed.holds_keys_of([batch.column(place) for place in key_places]))

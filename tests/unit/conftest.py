@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +51,16 @@ def other_process(store, clock) -> Callable[[], Warehouse]:
     """The same warehouse as another process has it: nothing is shared but storage and time."""
     seeds = iter(range(1, 1000))
     return lambda: Warehouse("wh", storage=store, world=sim_world(next(seeds), clock))
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 2 MB, where this user may mount one."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", folder]
+        if os.geteuid() != 0 or subprocess.run(options, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mounting needs root")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)

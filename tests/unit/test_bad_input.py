@@ -468,19 +468,6 @@ assert table.to_arrow().num_rows == 1
     assert table.append(pa.table({"id": range(200_000)})).num_rows == 200_000
 
 
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 2 MB, where this user may mount one."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", folder]
-        if os.geteuid() != 0 or subprocess.run(options, capture_output=True, check=False).returncode != 0:
-            pytest.skip("mounting needs root")
-        try:
-            yield Path(folder)
-        finally:
-            subprocess.run(["umount", "-l", folder], check=True)
-
-
 def test_a_full_disk(small_disk):
     root = small_disk / "wh"
     wh = Warehouse(str(root))

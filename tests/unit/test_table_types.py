@@ -12,7 +12,7 @@ from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
 from unit.sample_rows import ALL_TYPES, ALL_TYPES_DDL, COLUMNS, SCALAR_TYPES, VALUES, sample
 
 CODECS = ["none", "lz4", "zstd"]
-INLINE_ROWS, OBJECT_ROWS = 50, 1100
+INLINE_ROWS, OBJECT_ROWS = 50, 1500
 
 
 @pytest.fixture(params=CODECS)
@@ -31,7 +31,7 @@ def files_of(table) -> list[str | None]:
 
 def test_the_samples_hold_every_kind_of_value():
     rows = sample(OBJECT_ROWS)
-    assert rows.nbytes > 192 << 10, "too few to become an object"
+    assert rows.nbytes > 256 << 10, "too few to become an object"
     assert sample(INLINE_ROWS).nbytes < 100 << 10, "too many to be inline"
     for name in COLUMNS:
         assert 0 < rows[name].null_count < rows.num_rows

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from streamhouse_spark.errors import CorruptDataError, StorageError
+from streamhouse_spark.kv.map_file import MapFile, grown
 
-MAP_BYTES = 1 << 28
-"""Address space of a new environment. It doubles when it is full; the file is only as large as its rows need."""
+MAP_BYTES = 1 << 18
+"""Size of a new environment. It grows when it is full."""
 READERS_MAX = 1024
+_READER_BYTES = 64
 
 _Result = TypeVar("_Result")
 _DATABASES = (b"rows", b"meta")
@@ -40,6 +42,7 @@ class Environment:
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
         self._folder = folder
+        self._file = MapFile(folder)
         self._map_bytes = map_bytes
         self._lock = threading.Condition()
         self._users = 0
@@ -49,7 +52,7 @@ class Environment:
 
     @property
     def data_file(self) -> Path:
-        return self._folder / "data.mdb"
+        return self._file.path
 
     def close(self) -> None:
         """Close the files once nobody uses them. They are opened again by the next use."""
@@ -94,11 +97,13 @@ class Environment:
             env = self._use()
             try:
                 with env.begin(write=True) as txn:
-                    return action(Writer(txn, self._databases))
+                    return action(Writer(txn, self._databases, env))
             except lmdb.MapResizedError:
                 map_bytes = 0
             except lmdb.MapFullError:
-                map_bytes = 2 * env.info()["map_size"]
+                map_bytes = grown(env.info()["map_size"])
+            except _TooSmallError as error:
+                map_bytes = error.map_bytes
             except lmdb.Error as error:
                 raise self._error(error) from error
             finally:
@@ -123,23 +128,29 @@ class Environment:
     def _open(self) -> Any:
         import lmdb
 
+        env = None
         try:
-            env = lmdb.open(
-                str(self._folder),
-                map_size=self._map_bytes,
-                max_dbs=len(_DATABASES),
-                max_readers=READERS_MAX,
-                sync=False,
-                metasync=False,
-                mode=0o600,
-            )
-        except lmdb.Error as error:
-            raise self._error(error) from error
-        try:
+            with self._file.sizing():
+                map_bytes = max(self._map_bytes, self._file.size_bytes)
+                self._file.allocate_readers(READERS_MAX * _READER_BYTES)
+                env = lmdb.open(
+                    str(self._folder),
+                    map_size=map_bytes,
+                    max_dbs=len(_DATABASES),
+                    max_readers=READERS_MAX,
+                    sync=False,
+                    metasync=False,
+                    writemap=self._file.is_written_directly,
+                    mode=0o600,
+                )
+                self._file.allocate(map_bytes)
             env.reader_check()  # readers that were killed keep pages from being used again
             self._databases = {name: env.open_db(name) for name in _DATABASES}
-        except lmdb.Error as error:
-            env.close()
+        except (lmdb.Error, OSError) as error:
+            if env is not None:
+                env.close()
+            if isinstance(error, lmdb.MapResizedError):
+                return self._open()  # another process let it grow meanwhile
             raise self._error(error) from error
         self._env = env
         return env
@@ -150,7 +161,7 @@ class Environment:
             self._env = None
 
     def _resize(self, map_bytes: int) -> None:
-        """Set the size of the map, to that of another process for 0, while nobody in this one uses it."""
+        """Let the map have this size, or for 0 that of another process, while nobody in this one uses it."""
         import lmdb
 
         with self._lock:
@@ -159,8 +170,12 @@ class Environment:
             if map_bytes and map_bytes <= env.info()["map_size"]:
                 return  # another thread was here first
             try:
-                env.set_mapsize(map_bytes)
-            except lmdb.Error as error:
+                with self._file.sizing():
+                    if self._file.is_written_directly:
+                        map_bytes = max(map_bytes, self._file.size_bytes)
+                        self._file.allocate(map_bytes)
+                    env.set_mapsize(map_bytes)
+            except (lmdb.Error, OSError) as error:
                 raise self._error(error) from error
             self._map_bytes = max(self._map_bytes, map_bytes)
 
@@ -229,8 +244,26 @@ class Reader:
         return count
 
 
+class _TooSmallError(Exception):
+    def __init__(self, map_bytes: int) -> None:
+        self.map_bytes = map_bytes
+
+
 class Writer(Reader):
     """One write transaction: others see all of it or nothing."""
+
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any], env: Any) -> None:
+        super().__init__(txn, databases)
+        self._env = env
+
+    def expect(self, num_bytes: int) -> None:
+        """Say, before anything is written, about how many bytes will be. A wrong guess costs time: who finds the map
+        full begins again with a larger one.
+        """
+        info = self._env.info()
+        used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
+        if used + num_bytes > info["map_size"]:
+            raise _TooSmallError(max(used + num_bytes, grown(info["map_size"])))
 
     def put_meta(self, name: bytes, value: bytes) -> None:
         self._txn.put(name, value, db=self._meta)

@@ -97,7 +97,7 @@ def _restore(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
             columns = found.batch.columns
             yield stored_keys(layout.keys(columns)), layout.values.pack(columns)
 
-    tablet.restore(items, snapshot.begins, snapshot.offset)
+    tablet.restore(items, snapshot.begins, snapshot.offset, num_rows=snapshot.num_rows)
 
 
 def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:

@@ -11,6 +11,8 @@ from streamhouse_spark.kv.environment import DamagedError, Environment, Reader, 
 from streamhouse_spark.kv.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
+_MANY: Final = 4096
+"""More rows than this are worth a guess of how much room they take."""
 
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
@@ -113,7 +115,10 @@ class Tablet:
         def write(writer: Writer) -> bool:
             if _applied(writer) != start:
                 return False
-            writer.put(written, map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
+            values: list[bytes] = list(map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
+            if len(written) > _MANY:
+                writer.expect(_room_bytes(written, values, len(written)))
+            writer.put(written, values)
             writer.delete(deleted)
             writer.put_meta(_APPLIED, b"%d" % end)
             return True
@@ -121,19 +126,26 @@ class Tablet:
         return self._write(write)
 
     def restore(
-        self, items: Callable[[], Iterable[tuple[Sequence[bytes], Sequence[bytes]]]], begins: int, applied: int
+        self,
+        items: Callable[[], Iterable[tuple[Sequence[bytes], Sequence[bytes]]]],
+        begins: int,
+        applied: int,
+        *,
+        num_rows: int = 0,
     ) -> bool:
         """Become these rows, given in steps of ascending keys and values, after the changes ``[begins, applied)``.
 
         Whether: not where the tablet is as far already. **Commit point:** LMDB's own, of all rows and the offset.
-        ``items`` may be called more than once.
+        ``items`` may be called more than once; who says how many rows they will be saves that.
         """
 
         def write(writer: Writer) -> bool:
             if _begins(writer) > begins or _applied(writer) >= applied:
                 return False
             writer.clear()
-            for keys, values in items():
+            for number, (keys, values) in enumerate(items()):
+                if number == 0 and num_rows > _MANY:
+                    writer.expect(_room_bytes(keys, values, num_rows))
                 writer.put(keys, values, append=True)
             writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
@@ -193,3 +205,9 @@ def _applied(reader: Reader) -> int:
 
 def _begins(reader: Reader) -> int:
     return int(reader.meta(_BEGINS) or b"0")
+
+
+def _room_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
+    """About how much so many rows like some of these take: half as much again as they are, and LMDB's own bytes."""
+    some = range(0, len(keys), 1 + len(keys) // 1000)
+    return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))

@@ -2,7 +2,7 @@
 
 ::
 
-    <cache>/tablets-1/<boot>/<table uuid>/<bucket>/data.mdb   the environment (and lock.mdb)
+    <cache>/tablets-1/<boot>/<table uuid>/<bucket>/data.mdb   the environment (and lock.mdb, size.lock)
     <cache>/tablets-1/<boot>/<table uuid>/<bucket>.stamp      what data.mdb looked like after our last write
     <cache>/tablets-1/<boot>/<table uuid>/<bucket>.lock       held shared by processes that have it open
 

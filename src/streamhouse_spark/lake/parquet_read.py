@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from streamhouse_spark import row_selection
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
@@ -62,9 +63,9 @@ def _read(
         position = _rows_before(file, groups)
         for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
             rows = columns.project(batch)
-            kept = _kept(deleted, position, rows.num_rows)
+            gone = _dropped(deleted, position, rows.num_rows)
             position += rows.num_rows
-            rows = rows if kept is None else rows.filter(kept)
+            rows = rows if gone is None else row_selection.without(rows, gone)
             # As a table: pyarrow's filter of a record batch fails where no row is left.
             left = [rows] if filter is None else pa.Table.from_batches([rows]).filter(filter).to_batches()
             yield from (part for part in left if part.num_rows)
@@ -79,13 +80,13 @@ def read_numbered(
         position = _rows_before(file, groups)
     deleted = deleted_positions(files, split.location, split.position_deletes)
     for batch in _read(files, replace(split, position_deletes=()), projection, None, whole=False):
-        kept = _kept(deleted, position, batch.num_rows)
+        gone = _dropped(deleted, position, batch.num_rows)
         numbers = np.arange(position, position + batch.num_rows)
         position += batch.num_rows
-        if kept is None:
+        if gone is None:
             yield numbers, batch
-        elif kept.true_count:
-            yield numbers[kept.to_numpy(zero_copy_only=False)], batch.filter(kept)
+        elif not gone.all():
+            yield numbers[~gone], row_selection.without(batch, gone)
 
 
 def read_row_groups(files: FileAccess, file: LiveFile, projection: LakeProjection) -> Iterator[pa.RecordBatch]:
@@ -259,14 +260,14 @@ def _names_only(file: pq.ParquetFile, location: str) -> bool:
     return True
 
 
-def _kept(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> pa.Array | None:
-    """Which of these rows are not deleted; None for all of them."""
+def _dropped(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> npt.NDArray[np.bool_] | None:
+    """Which of these rows are deleted; None for none of them."""
     first, last = np.searchsorted(deleted, [position, position + num_rows])
     if first == last:
         return None
-    mask = np.ones(num_rows, dtype=bool)
-    mask[deleted[first:last] - position] = False
-    return pa.array(mask)
+    mask = np.zeros(num_rows, np.bool_)
+    mask[deleted[first:last] - position] = True
+    return mask
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------

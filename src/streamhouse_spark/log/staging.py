@@ -34,7 +34,7 @@ from streamhouse_spark.properties import LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
-INLINE_BYTES_MAX = 192 << 10
+INLINE_BYTES_MAX = 256 << 10
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20

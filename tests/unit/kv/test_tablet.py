@@ -112,7 +112,7 @@ class TestReading:
         assert len(rows(t, b"000")) == ITEMS_PER_STEP + 5
 
     def test_a_scan_is_one_state(self, new):
-        t = new()  # large enough: growing would wait for the scan
+        t = new(map_bytes=1 << 26)  # large enough: growing would wait for the scan
         t.apply({key(i): b"old" for i in range(2 * ITEMS_PER_STEP)}, 0, 1)
         found = []
 

@@ -1,0 +1,37 @@
+"""Which file system a path lies on."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNTS = "/proc/mounts"
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    type: str
+    """As the operating system calls it: ``ext4``, ``nfs4``, ``overlay``, …"""
+    point: str
+
+
+def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
+    """The file system that ``path`` lies on, or would; None where the operating system has no ``/proc/mounts``."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = os.path.realpath(path)
+    best: Mount | None = None
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and (best is None or len(point) >= len(best.point)):  # of two at one point, the later one is seen
+            best = Mount(fields[2], point)
+    return best
