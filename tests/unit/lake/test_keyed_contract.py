@@ -136,6 +136,15 @@ class KeyedContract:
         assert items.lake().newest().starts == items.state.first_offsets
         self.agree(items)
 
+    def test_metadata_tables(self, items):
+        items.change([(1, "b", 1)], [(3,)])
+        items.tier()
+        lake = items.lake()
+        for name in ("files", "manifests", "partitions", "snapshots"):
+            assert lake.metadata_table(name).to_pylist(), name
+        assert lake.metadata_table("snapshots")["snapshot_id"].to_pylist()[-1] == lake.newest().id
+        assert len(lake.metadata_table("files")) >= 2
+
     def test_the_lake_holds_no_changes(self, items):
         with pytest.raises(OffsetsTrimmedError):
             list(items.lake().read_offsets(0, OffsetRange(0, 4)))
