@@ -29,6 +29,7 @@ from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.paimon_limits import check_paimon_keys
 from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat, parse_properties
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
@@ -115,6 +116,9 @@ class KeyedShape:
         return self._batch([_one_chunk(column, self.name) for column in rows.columns], deleted)
 
     def _batch(self, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
+        if self.lake_format == "paimon":
+            names = self.properties.primary_key
+            check_paimon_keys(self.name, names, [columns[self.schema.names.index(name)] for name in names])
         return KeyedBatch.of(self.layout.keys(list(columns)), columns, deleted)
 
     @cached_property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
@@ -14,9 +15,29 @@ from streamhouse_spark.schema import TableSchema
 _OWN_PREFIX: Final = "_key_"
 _OWN_NAMES: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
 """Names of Paimon's own columns."""
+_DAYS: Final = (-719_162, 2_932_896)
+_MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+"""From the year 1 to 9999, since 1970: what Paimon's Python library can say."""
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
 """What says which of them are null is then in the first word that is hashed."""
+
+
+def check_paimon_keys(table: str, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
+    """Refuse keys that files of a Paimon lake could not say. Raises `SchemaMismatchError` naming the column."""
+    for name, column in zip(names, columns, strict=True):
+        if pa.types.is_date32(column.type):
+            bounds, ticks = _DAYS, pa.int32()
+        elif pa.types.is_timestamp(column.type):
+            bounds, ticks = _MICROSECONDS, pa.int64()
+        else:
+            continue
+        found = pc.min_max(column.cast(ticks)).as_py()
+        if len(column) and not (bounds[0] <= found["min"] and found["max"] <= bounds[1]):
+            raise SchemaMismatchError(
+                f"column '{name}' of {table} is in the primary key and has a value before the year 1 or behind 9999, "
+                "which Paimon's libraries cannot hold; correct it"
+            )
 
 
 def check_paimon_columns(

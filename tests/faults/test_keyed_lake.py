@@ -12,7 +12,7 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError
 from streamhouse_spark.lake import iceberg_compact_keyed
 from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import TableSchema
@@ -145,7 +145,11 @@ def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch):
                 return None
 
             faulty = FaultyStorage(storage, interrupt)
-            opened(lake_format, faulty, 2).tier()
+            try:
+                opened(lake_format, faulty, 2).tier()
+            except CommitStateUnknownError:  # expiry made the number of its snapshot free again
+                assert lake_format == "paimon"
+                opened(lake_format, storage, 3).tier()
             assert in_lake(lake_format, storage, 8) == sorted_rows(rows), f"a rival at call {calls}"
             if len(faulty.trace) <= calls:
                 break

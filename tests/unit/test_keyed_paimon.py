@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pypaimon import CatalogFactory
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.table import Table
@@ -99,6 +99,29 @@ def test_a_log_table_by_several_columns(warehouse_path):
     assert len({split.bucket for split in splits}) == 1
     assert builder.new_read().to_arrow(splits)["id"].to_pylist() == [9]
     assert stock(table).table_schema.options["bucket-key"] == "id,shop"
+
+
+def test_keys_that_paimon_cannot_hold_are_refused_before_anything_is_written(memory, own_cache):
+    wh = Warehouse("wh", storage=memory)
+    wh.create_database("sales")
+    columns = "id BIGINT, day DATE, at TIMESTAMP_NTZ, seen DATE"
+    table = wh.create_table("sales.times", columns, primary_key=["id", "day", "at"], properties=PAIMON)
+
+    def rows(day: int, at: int) -> pa.Table:
+        schema = table.state.schema.arrow
+        values = pa.array([day], pa.int32()).cast(pa.date32()), pa.array([at], pa.int64()).cast(pa.timestamp("us"))
+        return pa.table([pa.array([1]), *values, pa.array([day], pa.int32()).cast(pa.date32())], schema=schema)
+
+    for day, at in ((-719_163, 0), (2_932_897, 0), (0, -62_135_596_800_000_001), (0, 253_402_300_800_000_000)):
+        with pytest.raises(SchemaMismatchError, match="behind 9999, which Paimon's libraries cannot hold"):
+            table.upsert(rows(day, at))
+    assert table.to_arrow().num_rows == 0
+    for day, at in ((-719_162, -62_135_596_800_000_000), (2_932_896, 253_402_300_799_999_999)):
+        table.upsert(rows(day, at))
+        tier(table)
+    table.upsert(rows(0, 0).set_column(3, "seen", pa.array([2_932_897], pa.int32()).cast(pa.date32())))
+    tier(table)
+    assert table.lake.to_arrow(columns=["id"]).num_rows == table.to_arrow().num_rows == 3
 
 
 def test_bucket_keys_that_cannot_be(memory):

@@ -354,8 +354,8 @@ class LakeTable(Protocol):
         """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
 
     def write_context(self) -> WriteContext:
-        """What a round that begins now has to know. With a primary key it is of the current snapshot, and only for it:
-        once the lake has another one, what was written by it can no longer be committed.
+        """What a round that begins now has to know. With a primary key it is of the current snapshot: once the lake has
+        another one, what was written by it may no longer be committed, see `commit`.
         """
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
@@ -395,8 +395,9 @@ class LakeTable(Protocol):
         snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
 
         Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved, or, with
-        a primary key, when the current snapshot is not the one that the context is of,
-        `LakeRolledBackError`, `LakeMismatchError`, or `CommitStateUnknownError`.
+        a primary key, when the current snapshot is not the one that the context is of and, in a lake whose readers
+        merge, has rows that would count as newer than these, `LakeRolledBackError`, `LakeMismatchError`, or
+        `CommitStateUnknownError`.
         """
 
     def plan_read(
