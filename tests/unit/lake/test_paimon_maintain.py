@@ -405,3 +405,29 @@ def test_a_lake_without_offsets_left_is_not_expired_further(lake, memory):
     with pytest.raises(LakeRolledBackError):
         lake.newest()
     assert _expire(lake).snapshots == ()
+
+
+def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, world):
+    lake = lake_of(memory, world=world, lake_format="paimon")
+    lake.create_or_adopt()
+    for _ in range(3):
+        _foreign_commit(lake)
+    world.clock.advance(60_000)
+    assert _expire(lake).snapshots == (), "the first one tells that there never were any offsets"
+    lake.settled()  # commits an empty snapshot, which says it as well
+    world.clock.advance(60_000)
+    assert _expire(lake).snapshots == (1, 2, 3)
+    assert lake.newest().offsets == {}
+    tier(lake, _rows(0))
+    assert _ids(lake) == [0, 1, 2]
+
+
+def test_a_tag_of_a_snapshot_of_another_engine_is_read_when_what_was_below_it_is_gone(lake, memory):
+    tagged = _foreign_commit(lake)
+    memory.put(f"{PLACE}/tag/tag-theirs", memory.read(f"{PLACE}/snapshot/snapshot-{tagged}"))
+    tier(lake, _rows(30))
+    lake.place.world.clock.advance(60_000)
+    assert tagged in _expire(lake).snapshots
+    found = lake.snapshot_by_name("theirs")
+    assert (found.id, found.offsets) == (tagged, {})
+    assert _ids(lake, snapshot_id=tagged) == list(range(30))
