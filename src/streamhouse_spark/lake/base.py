@@ -267,12 +267,6 @@ class LakeTable(Protocol):
         Raises `LakeMismatchError` with the difference when a table at its place does not fit.
         """
 
-    @property
-    def is_maintained(self) -> bool:
-        """Whether compaction, expiry and the removal of orphans are built for the format; else they raise
-        `InvalidOptionError`.
-        """
-
     def exists(self) -> bool: ...
 
     def drop(self, *, purge: bool) -> None:

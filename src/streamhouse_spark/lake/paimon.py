@@ -60,10 +60,6 @@ class PaimonLake:
     ) -> None:
         self.place = PaimonPlace(storage, spec, settings=settings, world=world)
 
-    @property
-    def is_maintained(self) -> bool:
-        return True
-
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
             return self
