@@ -84,8 +84,6 @@ def _publish_snapshots(table: Table) -> int:
 
 def _maintain_lake(table: Table, lake: LakeTable, grace_ms: int, *, dry_run: bool) -> LakeMaintainReport:
     """Tiering goes on meanwhile; a step that loses a race against it is left to the next maintenance."""
-    if not lake.is_maintained:
-        return LakeMaintainReport()
     properties = table.properties
     compacted, expired = CompactReport(), ExpireReport()
     orphans: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,10 @@ from unittest import mock
 
 from streamhouse_spark import pin
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, tiering
+from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, paimon_maintain, tiering
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.paimon_reach import Reach
+from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
 from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import write_checkpoint
@@ -312,7 +315,35 @@ def lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
 
 @plant
 def paimon_lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
-    with patched((paimon_commit._SnapshotBuilder, "_removed", lambda _: [])):
+    with patched((paimon_commit._SnapshotBuilder, "_removals", lambda _: [])):
+        yield
+
+
+@plant
+def paimon_compaction_forgets_the_offsets() -> Iterator[None]:
+    """Its snapshot says that the lake holds nothing of the log."""
+
+    def forget(place: Any, _: Any) -> dict[str, str]:
+        return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, {})}
+
+    with patched((paimon_maintain, "carried_offsets", forget)):
+        yield
+
+
+@plant
+def paimon_expiry_deletes_the_newest_snapshots_first() -> Iterator[None]:
+    original = SnapshotFolder.expire
+
+    def expire(self: SnapshotFolder, snapshot_ids: Sequence[int], first_kept: int) -> None:
+        original(self, snapshot_ids[::-1], first_kept)
+
+    with patched((SnapshotFolder, "expire", expire)):
+        yield
+
+
+@plant
+def paimon_expiry_takes_files_that_are_still_needed() -> Iterator[None]:
+    with patched((Reach, "needed", lambda *_: set())):
         yield
 
 

@@ -20,6 +20,7 @@ from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
+from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
 from streamhouse_spark.model import OffsetRange, Transaction
@@ -796,10 +797,10 @@ class CompactPaimon(CompactLake):
         lake.write_files(lake.write_context(), 0, OffsetRange(9, 10), [(9, row)])  # of a round that was lost
         run.clock.advance(25 * HOUR_MS)
 
-    def check(self, run: Run) -> None:
-        super().check(run)
-        found = run.open().open_lake().place.snapshots.ids()
+    def recover(self, run: Run) -> None:
+        found = SnapshotFolder(run.memory, run.open().state.lake_location).ids()
         assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"
+        super().recover(run)
 
 
 class CleanDropped(Scenario):

@@ -22,10 +22,12 @@ from interop.lake_cases import (
     sorted_rows,
     tier,
     tier_numbers,
+    write_round,
 )
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake import paimon_maintain, paimon_orphans
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.model import OffsetRange
@@ -256,6 +258,30 @@ def test_a_lake_on_s3(s3_server):
         }
     )
     assert sorted_rows(_read(stock.get_table("sales.orders")).cast(EVENTS.arrow)) == everything
+
+
+@pytest.mark.s3
+def test_maintenance_on_s3(s3_server, monkeypatch):
+    monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
+    monkeypatch.setattr(paimon_orphans, "GRACE_MS_MIN", -60_000)  # objects are as young as the test
+    settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
+    storage = storage_for(f"s3://{bucket}/wh", settings)
+    lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")
+    for number in range(3):
+        tier(lake, _numbered(number))
+    lost, _ = write_round(lake, {0: _numbered(3)}, {0: 9})
+    assert lake.compact().files_removed == 3
+    assert lake.settled().offsets == lake.newest().offsets == {0: 9}
+    assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
+    assert lake.expire(keep_last=1, keep_ms=-60_000).snapshots == (1, 2, 3)
+    assert lake.place.snapshots.ids() == [4]
+    orphans = [lake.place.files.key_of(lost[0].location)]
+    assert lake.remove_orphans(grace_ms=-60_000, dry_run=True) == orphans
+    assert lake.remove_orphans(grace_ms=-60_000) == orphans
+    assert not set(orphans) & {info.key for info in storage.list("lake/")}
+    assert len([info.key for info in storage.list("lake/") if info.key.endswith(".parquet")]) == 1
+    rows = [i for _, batch in lake.read_offsets(0, OffsetRange(0, 9)) for i in batch["id"].to_pylist()]
+    assert rows == sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(9))
 
 
 @pytest.mark.s3

@@ -25,7 +25,7 @@ from faults.checkers import check_all, check_values
 from faults.faulty_storage import Crash, Fault, ListingLag
 from faults.history import SCHEMA, Batch, History, Told, added_column, added_type, number_of
 from faults.ledger import Ledger
-from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, tier
+from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, PAIMON, tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, SimIds
 from property.processes import NAME, Process, ProcessClock
@@ -41,7 +41,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake import iceberg_maintain
+from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.log import cleaning, merge
 from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.model import Transaction
@@ -106,9 +106,11 @@ class TableMachine(RuleBasedStateMachine):
         self.steps = 0
         self.properties: dict[str, str] = {}
 
-    @initialize(lake=st.booleans(), ttl=st.sampled_from(["0", "2h", "40h"]), key=st.booleans())
-    def create(self, lake: bool, ttl: str, key: bool) -> None:
-        self.properties = {**(LAKE if lake else NO_LAKE), "table.log.ttl": ttl}
+    @initialize(
+        lake=st.sampled_from([NO_LAKE, LAKE, PAIMON]), ttl=st.sampled_from(["0", "2h", "40h"]), key=st.booleans()
+    )
+    def create(self, lake: dict[str, str], ttl: str, key: bool) -> None:
+        self.properties = {**lake, "table.log.ttl": ttl}
         if key:
             self.properties["bucket.key"] = "id"
         self._create(self._healthy())
@@ -464,6 +466,7 @@ def small_limits() -> Iterator[None]:
         mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
         mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
+        mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
     ):
         yield

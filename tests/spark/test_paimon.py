@@ -6,6 +6,7 @@ import pytest
 from pypaimon import CatalogFactory
 
 from spark.session import COLUMNS, rows
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.spark import tier
 
@@ -174,14 +175,27 @@ def test_buckets_by_several_columns(spark, wh):
     spark.sql(f"DROP TABLE {name}")
 
 
+def test_a_tag_is_read_by_name_when_its_snapshot_has_expired(spark, wh):
+    wh.create_database("paimon_lake")
+    table = wh.create_table("paimon_lake.tagged", "id bigint", properties={"table.datalake.format": "paimon"})
+    for number in range(3):
+        table.append([{"id": number}])
+        job = TieringJob(table.log, table.open_lake(), world=table.world)
+        job.run(run_tasks_locally(table.storage, table.settings, table.world))
+        if number == 0:
+            CatalogFactory.create({"warehouse": f"{wh.url}/lake"}).get_table("paimon_lake.tagged").create_tag("first")
+    expire = "CALL streamhouse.system.expire_lake_snapshots(table => 'paimon_lake.tagged', retain_last => 1, "
+    assert spark.sql(f"{expire} older_than => current_timestamp())").first()["snapshots"] == 2
+    lake = "streamhouse.paimon_lake.`tagged$lake`"
+    assert _ids(spark.sql(f"SELECT * FROM {lake} VERSION AS OF 'first'")) == [0]
+    assert _ids(spark.table(lake)) == _ids(spark.table("streamhouse.paimon_lake.tagged")) == [0, 1, 2]
+    with pytest.raises(Exception, match="has no tag 'second'"):
+        spark.sql(f"SELECT * FROM {lake} VERSION AS OF 'second'").collect()
+    assert spark.sql("CALL streamhouse.system.remove_orphan_files('paimon_lake.tagged')").collect() == []
+
+
 def test_what_is_not_built_is_refused(spark, wh):
     wh.create_database("paimon_lake")
-    paimon = "'table.datalake.format' = 'paimon'"
-    for columns, properties, told in (
-        ("id double not null", f"{paimon}, 'primary.key' = 'id'", "whose equal values Paimon's libraries tell apart"),
-        ("id bigint", f"{paimon}, 'table.datalake.auto-compaction' = 'true'", "auto-compaction is not built yet"),
-    ):
-        with pytest.raises(Exception, match=told):
-            spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused ({columns}) TBLPROPERTIES ({properties})")
-    with pytest.raises(Exception, match="not built yet for Paimon"):
-        spark.sql("CALL streamhouse.system.expire_lake_snapshots('paimon_lake.orders')").collect()
+    properties = "'table.datalake.format' = 'paimon', 'primary.key' = 'id'"
+    with pytest.raises(Exception, match="whose equal values Paimon's libraries tell apart"):
+        spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused (id double not null) TBLPROPERTIES ({properties})")

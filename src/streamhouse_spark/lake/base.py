@@ -319,12 +319,6 @@ class LakeTable(Protocol):
         where it has the columns of a newer state of the table already.
         """
 
-    @property
-    def is_maintained(self) -> bool:
-        """Whether compaction, expiry and the removal of orphans are built for the format; else they raise
-        `InvalidOptionError`.
-        """
-
     def exists(self) -> bool: ...
 
     def drop(self, *, purge: bool) -> None:

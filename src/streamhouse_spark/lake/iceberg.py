@@ -74,10 +74,6 @@ class IcebergLake:
     ) -> None:
         self.place = IcebergPlace(storage, spec, settings=settings, world=world)
 
-    @property
-    def is_maintained(self) -> bool:
-        return True
-
     def with_schema(self, schema: TableSchema) -> IcebergLake:
         if schema == self.place.spec.schema:
             return self

@@ -36,7 +36,7 @@ from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
-from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
+from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
@@ -61,10 +61,6 @@ class PaimonLake:
         world: World | None = None,
     ) -> None:
         self.place = PaimonPlace(storage, spec, settings=settings, world=world)
-
-    @property
-    def is_maintained(self) -> bool:
-        return True
 
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
@@ -102,7 +98,7 @@ class PaimonLake:
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         self._require_table(f"no snapshot {snapshot_id}")
-        return described(self.place, self.place.snapshots.require(snapshot_id))
+        return described_then(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """The snapshot of a tag. Raises `SnapshotExpiredError` naming those that exist."""
@@ -111,7 +107,7 @@ class PaimonLake:
         if found is None:
             tags = ", ".join(self.place.snapshots.tags()) or "none"
             raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
-        return described(self.place, found)
+        return described_then(self.place, found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         found = self._require_table("no snapshots").snapshot
@@ -123,7 +119,7 @@ class PaimonLake:
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {oldest.time_millis if oldest else None} ms; choose a later time"
             )
-        return described(self.place, found)
+        return described_then(self.place, found)
 
     def _require_table(self, what: str) -> PaimonTable:
         table = self.place.find()
@@ -185,7 +181,8 @@ class PaimonLake:
         statistics_of = [name for name, _, _ in predicates]
         files = scan_files(self.place, table, snapshot, lake, statistics_of)
         splits = tuple(s for file in files if may_match(file, predicates, lake) for s in file.splits())
-        return LakePlan(described(self.place, snapshot), how, splits)
+        held = (described if snapshot_id is None else described_then)(self.place, snapshot)
+        return LakePlan(held, how, splits)
 
     def scan_files(
         self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
@@ -195,7 +192,7 @@ class PaimonLake:
         lake = table.schema_of(snapshot)
         how = projection(lake, self.place.spec.schema, columns, schema)
         files = scan_files(self.place, table, snapshot, lake, statistics_of)
-        return LakeScan(described(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+        return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

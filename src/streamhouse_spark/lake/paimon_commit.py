@@ -127,7 +127,7 @@ class _SnapshotBuilder:
         """The snapshot, and location → bytes of the files that it names, which are to be stored before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
-            changes = [*self._removals(), *(self._entry(file) for file in self._change.added)]
+            changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
@@ -164,7 +164,7 @@ class _SnapshotBuilder:
         not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
-    def _removals(self) -> list[ManifestEntry]:
+    def _removed(self) -> list[ManifestEntry]:
         if not self._change.removes_all and not self._change.removed:
             return []
         live = self._reader.live(self._table.snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
@@ -68,11 +68,15 @@ class MetadataReader:
         """What these manifests say when they are taken together. No file is added again once it was removed."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
-        for entries in in_parallel(self.entries, manifests):
+        for entries in self.all_entries(manifests):
             for entry in entries:
                 (removed if entry.kind == DELETE else added)[key_of(entry)] = entry
         left = [entry for key, entry in added.items() if key not in removed]
         return [*left, *(entry for key, entry in removed.items() if key not in added)]
+
+    def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
+        """The entries of each manifest, in their order."""
+        return in_parallel(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:
         if entry.file.external_path:

@@ -51,14 +51,15 @@ def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -
 def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, older_than_ms: int) -> int:
     """The number of the oldest snapshot that stays.
 
-    Snapshots go from the oldest on, without gaps. The one that says the offsets of the oldest one kept stays as well.
+    Snapshots go from the oldest on, without gaps. The one that says the offsets of the oldest one kept stays as well;
+    where none says any, all stay, as it is the first one that tells that there never were any.
     """
     newest = known[-1].id
     limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place)]
     limits += [snapshot.id for snapshot in known if snapshot.time_millis > older_than_ms][:1]
     cut = min(limits)
     carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
-    return int(carriers[-1] if carriers else cut)
+    return int(carriers[-1] if carriers else known[0].id)
 
 
 def _consumers(place: PaimonPlace) -> list[int]:

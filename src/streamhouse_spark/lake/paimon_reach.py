@@ -15,7 +15,7 @@ from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.paimon_entries import ADD, MetadataReader
+from streamhouse_spark.lake.paimon_entries import ADD, FileKey, MetadataReader, key_of
 from streamhouse_spark.lake.paimon_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
@@ -64,6 +64,7 @@ class Reach:
         self._place = place
         self._table = table
         self._reader = _RememberingReader(table, PaimonFiles(place.files))
+        self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Raises `CommitConflictError` where one of them was expired meanwhile, `CorruptDataError` for damage."""
@@ -99,9 +100,12 @@ class Reach:
         return found
 
     def _files(self, entry: ManifestEntry) -> list[str]:
-        location = self._reader.location(entry)
-        folder = location.rpartition("/")[0]
-        return [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
+        key = key_of(entry)
+        if key not in self._locations:  # most snapshots have most files
+            location = self._reader.location(entry)
+            folder = location.rpartition("/")[0]
+            self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
+        return self._locations[key]
 
     def _missing(self, snapshot: Snapshot, error: SnapshotExpiredError) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
@@ -134,11 +138,14 @@ class _RememberingReader(MetadataReader):
             found: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
         return found
 
+    def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
+        missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
+        for manifest, entries in zip(missing, in_parallel(self.entries, missing), strict=True):
+            self._remembered[manifest.file_name] = entries
+        return [self._remembered[manifest.file_name] for manifest in manifests]
+
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
-        known = self._remembered.get(manifest.file_name)
-        if known is None:
-            self._expect(manifest.file_name, manifest.file_size)
-            with paimon_metadata(self._table.location):
-                known = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
-            self._remembered[manifest.file_name] = known
-        return known
+        self._expect(manifest.file_name, manifest.file_size)
+        with paimon_metadata(self._table.location):
+            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
+        return found

@@ -85,9 +85,13 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
 
 
 def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None) -> dict[str, str]:
-    """The properties of a snapshot that holds what this one does. Raises as `offsets_at` does."""
+    """The properties of a snapshot that holds what this one does, also where that is no row of ours.
+
+    Raises as `offsets_at` does.
+    """
     found = offsets_at(place, snapshot) if snapshot is not None else None
-    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, found.offsets, found.starts)} if found else {}
+    held = (found.offsets, found.starts) if found else ({}, {})
+    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held)}
 
 
 def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
@@ -95,6 +99,17 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     return LakeSnapshot(snapshot.id, dict(found.offsets), snapshot.time_millis, dict(found.starts))
+
+
+def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+    """As `described`, for reading what the lake once was: without offsets where those below were expired.
+
+    That is so for a snapshot of another engine that only a tag keeps.
+    """
+    try:
+        return described(place, snapshot)
+    except LakeRolledBackError:
+        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
 
 
 def require_shape(place: PaimonPlace, table: PaimonTable, shape: PaimonShape) -> None:

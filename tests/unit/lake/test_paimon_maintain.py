@@ -21,6 +21,7 @@ from streamhouse_spark.lake import paimon_commit
 from streamhouse_spark.lake.paimon_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_reach import history, pinned
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.model import OffsetRange
 
 PLACE = "lake/sales.db/orders"
@@ -405,3 +406,56 @@ def test_a_lake_without_offsets_left_is_not_expired_further(lake, memory):
     with pytest.raises(LakeRolledBackError):
         lake.newest()
     assert _expire(lake).snapshots == ()
+
+
+def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, world):
+    lake = lake_of(memory, world=world, lake_format="paimon")
+    lake.create_or_adopt()
+    for _ in range(3):
+        _foreign_commit(lake)
+    world.clock.advance(60_000)
+    assert _expire(lake).snapshots == (), "the first one tells that there never were any offsets"
+    lake.settled()  # commits an empty snapshot, which says it as well
+    world.clock.advance(60_000)
+    assert _expire(lake).snapshots == (1, 2, 3)
+    assert lake.newest().offsets == {}
+    tier(lake, _rows(0))
+    assert _ids(lake) == [0, 1, 2]
+
+
+def test_a_tag_of_a_snapshot_of_another_engine_is_read_when_what_was_below_it_is_gone(lake, memory):
+    tagged = _foreign_commit(lake)
+    memory.put(f"{PLACE}/tag/tag-theirs", memory.read(f"{PLACE}/snapshot/snapshot-{tagged}"))
+    tier(lake, _rows(30))
+    lake.place.world.clock.advance(60_000)
+    assert tagged in _expire(lake).snapshots
+    found = lake.snapshot_by_name("theirs")
+    assert (found.id, found.offsets) == (tagged, {})
+    assert _ids(lake, snapshot_id=tagged) == list(range(30))
+
+
+# -- all of it, as tables ask for it ----------------------------------------------------------------------------------
+
+
+def test_a_table_that_asks_for_it_is_compacted_and_expired_by_maintenance(wh, clock, store):
+    asked = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+    properties = {"table.datalake.format": "paimon", "table.log.ttl": "1h", **asked}
+    table = wh.create_table("sales.orders", PLAIN.arrow, properties=properties)
+    for i in range(12):
+        table.append(_rows(3 * i))
+        job = TieringJob(table.log, table.open_lake(), world=table.world)
+        job.run(run_tasks_locally(table.storage, table.settings, table.world))
+        clock.advance(3 * 3600 * 1000)
+    lake = table.open_lake()
+    files = {info.key for info in store.list("lake/")}
+    shown = table.maintain(dry_run=True).lake
+    assert (shown.compacted.files_removed, shown.compacted.rows) == (12, 36)
+    assert {info.key for info in store.list("lake/")} == files
+    report = table.maintain()
+    assert report.trimmed_to == {0: 36}, "an empty snapshot settled what the newest one held"
+    assert (report.lake.compacted.files_removed, report.lake.compacted.files_added) == (12, 1)
+    assert report.lake.expired.snapshots == (1, 2, 3, 4), "ten are kept, and those of a day"
+    assert lake.newest().offsets == {0: 36}
+    assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(36))
+    tail = [i for _, batch in lake.read_offsets(0, OffsetRange(5, 30)) for i in batch["id"].to_pylist()]
+    assert tail == list(range(5, 30))
