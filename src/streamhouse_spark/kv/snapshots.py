@@ -89,8 +89,7 @@ def _written(
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
-        known = tuple(column for column in shape.stats_columns if column in state.schema.names)
-        newest = replace(shape, schema_id=state.schema_id, stats_columns=known)
+        newest = shape.of_schema(state.schema_id, state.schemas)
         source = _Source(state, storage, world, newest, KeyedLayout.of(state))
         try:
             return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
