@@ -25,6 +25,7 @@ from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.pin import Pin, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import require_same_columns
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -33,12 +34,18 @@ REPINS_MAX = 3
 
 
 def read_newest(table: Table, pin: Pin, projection: Projection) -> pa.Table:
-    """The rows of a pin, or of a newer one where its lake snapshot was expired."""
+    """The rows of a pin, or of a newer one where its lake snapshot was expired.
+
+    Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
+    """
+    begun = pin.state.schema
     for _ in range(REPINS_MAX):
         try:
             return read_pin(table, pin, projection)
         except SnapshotExpiredError:
             pin = table.repinned()
+            names = begun.names if projection.read_columns is None else projection.read_columns
+            require_same_columns(begun, pin.state.schema, names, f"a read of {pin.state.name}", "read it again")
     return read_pin(table, pin, projection)
 
 

@@ -676,7 +676,7 @@ class TierAddedColumn(TierFirst):
 class TierRenamedAndDropped(TierAddedColumn):
     """Columns are renamed, dropped, widened and added anew in one step, and the lake follows."""
 
-    name = "rename, drop, widen a column and tier"
+    name = "rename and drop columns and tier"
 
     def setup(self, run: Run) -> None:
         run.create(properties=self.lake)
@@ -883,7 +883,6 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     RenameTable,
     TierFirst,
     TierAndTrim,
-    TierAddedColumn,
     TierRenamedAndDropped,
     TierTruncated,
     TierOverwritten,

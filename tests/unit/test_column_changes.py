@@ -318,6 +318,18 @@ class TestReaders:
         assert [s.schema_id for s in found.segments] == [1]
         assert table.to_arrow(filter=pc.field("a") == 100).to_pylist() == [{"b": 1, "a": 100}]
 
+    def test_merging_takes_statistics_of_the_columns_whatever_they_were_called(self, wh):
+        table = wh.create_table("sales.m", "a string, b binary, c int", properties={"table.statistics.columns": "*"})
+        for number in range(3):
+            table.append([{"a": f"a{number}", "b": b"b", "c": number}])
+        table.alter(rename_columns={"a": "b", "b": "a", "c": "d"})
+        table.append([{"a": b"x", "b": "y", "d": 9}])
+        table.merge_inline()
+        first, last = table.refresh().buckets[0].segments
+        assert (first.schema_id, dict(first.stats)) == (1, {"a": ["a0", "a2", 0], "c": [0, 2, 0]})
+        assert (last.schema_id, dict(last.stats)) == (2, {"b": ["y", "y", 0], "d": [9, 9, 0]})
+        assert table.to_arrow(filter=[("d", "=", 2)]).to_pylist() == [{"b": "a2", "a": b"b", "d": 2}]
+
     def test_merged_and_trimmed_rows_keep_their_columns(self, table, clock):
         for number in range(3):
             table.append([{"id": number, "a": f"a{number}", "n": number}])

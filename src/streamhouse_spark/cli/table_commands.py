@@ -269,8 +269,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     "dropped",
     metavar="COLUMN",
     multiple=True,
-    callback=take_names,
-    help="Drop columns, with commas between them.",
+    help="Drop a column. May be given several times.",
 )
 @click.option(
     "--widen-column",
@@ -311,7 +310,7 @@ def alter(
     *,
     added: Sequence[str],
     renamed: Mapping[str, str],
-    dropped: list[str],
+    dropped: Sequence[str],
     widened: Mapping[str, str],
     comments: Mapping[str, str],
     changed: Mapping[str, str],
@@ -325,7 +324,7 @@ def alter(
     """
     are_columns = bool(added or renamed or dropped or widened or comments)
     if not (are_columns or changed or removed):
-        raise click.UsageError("nothing to change: give --add-column DDL, --comment, --set KEY=VALUE or --unset KEY")
+        raise click.UsageError("nothing to change: give columns, --comment, --set KEY=VALUE or --unset KEY; see --help")
     opened = session.warehouse.table(table)
     opened.alter(
         add_columns=", ".join(added) or None,

@@ -16,6 +16,8 @@ from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
 from streamhouse_spark.options import ReadOptions
+from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema_evolution import require_same_columns
 
 
 class StreamhouseReader(DataSourceReader):
@@ -25,7 +27,16 @@ class StreamhouseReader(DataSourceReader):
     one of them would give the other too few rows.
     """
 
-    def __init__(self, connection: Connection, target: ReadTarget, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        target: ReadTarget,
+        options: ReadOptions,
+        schema: StructType,
+        begun: TableSchema,
+    ) -> None:
+        """``begun`` is the table's schema that the target was made by."""
+        self._begun = begun
         self._connection = connection
         self._target = target
         self._options = options
@@ -36,7 +47,12 @@ class StreamhouseReader(DataSourceReader):
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
     def partitions(self) -> list[InputPartition]:
-        return partitions(self._plan())
+        """Raises as reads do, and `SchemaMismatchError` where columns moved since Spark was told of them."""
+        plan = self._plan()
+        if self._target.kind != "view":
+            who, advice = f"a read of {self._target.name}", "load it again"
+            require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
+        return partitions(plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)

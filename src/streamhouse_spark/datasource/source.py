@@ -6,7 +6,7 @@ Spark calls these methods by the names of their parameters too, so the names are
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -32,6 +32,7 @@ from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import (
     WAREHOUSE_VARIABLE,
     Mode,
@@ -91,8 +92,9 @@ class StreamhouseDataSource(DataSource):
             return HotReader(self._connection(), self.options[ARGUMENTS_OPTION])
         given = _given(self.options)
         options = parse_read_options(given)
-        target = batch_target(*self._table(given, "read"), options)
-        return StreamhouseReader(self._connection(), target, options, schema)
+        table, suffix = self._table(given, "read")
+        state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
+        return StreamhouseReader(self._connection(), target, options, schema, state.schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
@@ -100,11 +102,7 @@ class StreamhouseDataSource(DataSource):
         given = _given(self.options)
         options = self._stream_read_options(given)
         table, suffix = self._table(given, "readStream")
-        while True:
-            state = table.state
-            target = stream_target(table, suffix, options)
-            if table.state is state:  # other queries of this process read the same table on
-                break
+        state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
         return StreamhouseStreamReader(self._connection(), target, options, schema, state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
@@ -167,6 +165,14 @@ class StreamhouseDataSource(DataSource):
                 f"table {table.name} ({uuid}) was dropped and created again since this query was made; run the query "
                 "again, a stream with a new checkpoint",
             )
+
+
+def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
+    """A target and the state that it was made by: other queries of this process read the same table on."""
+    while True:
+        state, target = table.state, make()
+        if table.state is state:
+            return state, target
 
 
 def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:

@@ -17,6 +17,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -51,7 +52,8 @@ class StagingPlan:
     @classmethod
     def of(cls, connection: Connection, table: Table) -> StagingPlan:
         state = table.state
-        routing = Routing.of(state.num_buckets, table.properties)
+        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        routing = Routing.of(state.num_buckets, properties)
         return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(state), routing)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
@@ -134,9 +136,8 @@ def _joined(table: Table, staged: Staged, bucket: int, found: list[StagedSegment
         table.refresh()  # another process of this driver planned the write, and saw a newer schema
     schema = table.state.schemas[staged.schema_id].arrow
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])
-    shape = table.segment_shape()
-    known = [column for column in shape.stats_columns if column in schema.names]
-    shape = replace(shape, schema_id=staged.schema_id, stats_columns=tuple(known))
+    state = table.state
+    shape = table.segment_shape(state).of_schema(staged.schema_id, state.schemas)
     if inline:
         return stage_inline(rows, bucket, shape)
     return stage_object(table.storage, table.uuid, table.world.ids.new_uuid(), rows, bucket, shape)

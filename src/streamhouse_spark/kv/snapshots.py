@@ -60,7 +60,7 @@ def write_snapshots(
     """Publish the rows of these buckets as they are now. Returns how many buckets have a newer snapshot than before.
 
     Repeating it is harmless, and so is doing it in several places: an older snapshot never takes the place of a newer.
-    Raises `CommitConflictError` where columns were added again and again meanwhile; nothing was published then.
+    Raises `CommitConflictError` where columns were altered again and again meanwhile; nothing was published then.
     """
     if not buckets:
         return 0
@@ -85,17 +85,18 @@ def _written(
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
     """The rows of the buckets at the newest state, in files; anew where another process of this host, which applies to
-    the same tablets, did so with columns that were added since that state.
+    the same tablets, did so with columns that were altered since that state.
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
-        source = _Source(state, storage, world, replace(shape, schema_id=state.schema_id), KeyedLayout.of(state))
+        newest = shape.of_schema(state.schema_id, state.schemas)
+        source = _Source(state, storage, world, newest, KeyedLayout.of(state))
         try:
             return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
         except UnknownSchemaError:
             continue
     raise CommitConflictError(
-        f"{state.name}: columns were added {TRIES_MAX} times while its rows were read for snapshots; nothing was "
+        f"{state.name}: columns were altered {TRIES_MAX} times while its rows were read for snapshots; nothing was "
         "published, run maintenance again"
     )
 

@@ -127,7 +127,8 @@ def _still_live(state: TableState, run: MergeRun) -> bool:
 def _merged(
     state: TableState, storage: Storage, records: InlineRecords, uuid: str, run: MergeRun, shape: SegmentShape
 ) -> Segment:
-    schema = state.written_schema(run.segments[0].schema_id).arrow
+    schema_id = run.segments[0].schema_id
+    schema = state.written_schema(schema_id).arrow
     tables = []
     times: list[tuple[int, int]] = []
     for segment in run.segments:
@@ -148,7 +149,7 @@ def _merged(
         uuid=uuid,
         inline=None,
         compressed=shape.codec != "none",
-        stats=collect_stats(rows, [c for c in shape.stats_columns if c in schema.names]),
+        stats=collect_stats(rows, shape.of_schema(schema_id, state.schemas).stats_columns),
         partitions=collect_partitions(rows, shape.partition_by),
         index_bytes=index.to_bytes(),
     )

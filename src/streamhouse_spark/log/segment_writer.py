@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import xxhash
 from streamhouse_spark.log.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats
 from streamhouse_spark.paths import segment_key
+from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
 Codec = Literal["none", "lz4", "zstd"]
@@ -36,6 +37,14 @@ class SegmentShape:
     partition_by: tuple[str, ...] = ()
     stats_columns: tuple[str, ...] = ()
     codec: Codec = "none"
+
+    def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentShape:
+        """The shape of rows of another of the table's schemas: columns may have other names there."""
+        if schema_id == self.schema_id:
+            return self
+        names = {column.id: column.name for column in schemas[schema_id].columns}
+        ids = [schemas[self.schema_id].column(name).id for name in self.stats_columns]
+        return replace(self, schema_id=schema_id, stats_columns=tuple(names[i] for i in ids if i in names))
 
 
 def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:

@@ -195,6 +195,22 @@ def test_alter_columns(run, warehouse, orders):
     assert run("alter", "sales.orders", "--comment", "nope=x", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
 
 
+def test_alter_columns_that_are_there(run, warehouse, orders):
+    table = warehouse.table("sales.orders")
+    table.append([{"order_id": 1, "customer": "ann", "amount": 1}])
+    found = run(
+        "alter", "sales.orders", "--rename-column", "customer=amount", "--rename-column", "amount=customer",
+        "--widen-column", "amount=decimal(20,2)", "--add-column", "`a, b` INT", "-o", "json",
+    ).document  # fmt: skip
+    assert [c["name"] for c in found["columns"]] == ["order_id", "amount", "customer", "day", "a, b"]
+    run("alter", "sales.orders", "--drop-column", "a, b", "--drop-column", "customer")
+    table.refresh()
+    assert table.state.schema.ddl() == "order_id BIGINT NOT NULL, amount STRING COMMENT 'who', day DATE"
+    assert table.to_arrow(columns=["amount"])["amount"].to_pylist() == ["ann"]
+    for option in ("--rename-column=nope=x", "--widen-column=amount=int", "--drop-column=nope"):
+        assert run("alter", "sales.orders", option, code=1).stderr.startswith("SCHEMA_MISMATCH: ")
+
+
 def test_rename(run, warehouse, orders):
     assert "renamed sales.orders to sales.sold" in run("rename", "sales.orders", "sales.sold").stdout
     assert "was renamed to sales.sold" in run("describe", "sales.orders", code=1).stderr

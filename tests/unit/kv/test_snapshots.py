@@ -152,7 +152,7 @@ def test_the_snapshot_has_the_columns_that_were_added_meanwhile(table, other_pro
 def test_columns_added_again_and_again_are_a_conflict(table, other_process, monkeypatch):
     table.upsert([{"id": 1}])
     added_meanwhile(monkeypatch, other_process().table("t"), 3)
-    with pytest.raises(CommitConflictError, match="columns were added 3 times"):
+    with pytest.raises(CommitConflictError, match="columns were altered 3 times"):
         publish(table)
     assert table.refresh().snapshots == {}
     assert publish(table) == 1
@@ -177,3 +177,16 @@ def test_a_record_that_cannot_be_is_damage(table, wrong):
     table.upsert([{"id": 1}])
     with pytest.raises(CorruptDataError, match=r"the bucket has \[0, 1\)"):
         table.log.commit(lambda _state, _ms: (wrong,))
+
+
+def test_columns_that_changed_since_the_shape_was_taken(wh, other_process):
+    properties = {"table.statistics.columns": "*", "table.datalake.enabled": "false"}
+    table = wh.create_table("t", "id INT, name STRING, n INT", primary_key=["id"], properties=properties)
+    table.upsert([{"id": i, "name": "x", "n": i} for i in range(3)])
+    shape = table.segment_shape()
+    other = other_process().table("t")
+    other.alter(rename_columns={"name": "title"}, drop_columns=["n"])
+    write_snapshots(table.log, table.storage, table.world, shape, [0], table.keyed.shape().tablet_of)
+    (segment,) = other.refresh().snapshots[0].segments
+    assert (segment.schema_id, sorted(segment.stats)) == (2, ["id", "title"])
+    assert other.to_arrow().to_pylist() == [{"id": i, "title": "x"} for i in range(3)]

@@ -47,7 +47,7 @@ def _require_same_shape(table: Table, args: Mapping[str, Any]) -> None:
     if args.get("primary_key"):
         raise InvalidOptionError(f"table {table.name} has no primary key: leave PRIMARY KEY out, {_INSTEAD}")
     wanted = args.get("partitioning") or []
-    if wanted and parse_partitioning(wanted) != parse_partitioning(partitioning_of(table)):
+    if wanted and parse_partitioning(wanted) != parse_partitioning(partitioning_of(table.state)):
         raise InvalidOptionError(
             f"table {table.name}: replacing its rows keeps its partitions and buckets; leave PARTITIONED BY out, "
             f"{_INSTEAD}"

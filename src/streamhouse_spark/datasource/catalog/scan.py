@@ -40,6 +40,7 @@ from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, METADATA_FI
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import pin_newest
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
@@ -58,7 +59,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)
-    key = _known_bucket_key(table) if kind in ("table", "lake") else ()
+    key = _known_bucket_key(state) if kind in ("table", "lake") else ()
     shown = kind in ("table", "lake")
     return {
         "kind": kind,
@@ -66,7 +67,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "uuid": pin.uuid,
         "version": pin.version,
         "schema": offered_schema(_columns(table, state, pin), state.schema).json(),
-        "partitioning": partitioning_of(table) if shown else [],
+        "partitioning": partitioning_of(state) if shown else [],
         "properties": properties_of(table),
         "takes_updates": kind == "table" and _takes_updates(state),
         "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
@@ -78,9 +79,9 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _known_bucket_key(table: Table) -> tuple[str, ...]:
+def _known_bucket_key(state: TableState) -> tuple[str, ...]:
     """The bucket key where Spark can compute the buckets itself: Java has Iceberg's function only."""
-    properties = table.properties
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
@@ -145,7 +146,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         native_schemes=() if metadata else tuple(args.get("native_schemes") or ()),
         parallelism=cores,
     )
-    groups = _groups(table, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
+    groups = _groups(state, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = HotPlan(
         pin.name,
@@ -171,11 +172,11 @@ def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 
-def _groups(table: Table, pin: ReadPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
+def _groups(state: TableState, pin: ReadPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
     if limit is not None:
         return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
-    num_buckets = table.num_buckets
-    has_key = len(_known_bucket_key(table)) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
+    num_buckets = state.num_buckets
+    has_key = len(_known_bucket_key(state)) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
         return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
     return pack(units.native, units.hot, units.target_bytes)

@@ -29,6 +29,8 @@ from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
+from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.schema_evolution import require_same_columns
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
 
@@ -150,7 +152,12 @@ def _stand_in(asked: Question) -> Pin | None:
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
     if within and state.begins_at(newest.starts):
         return pin_newest(state, LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
-    return None if asked.pin.is_chosen else table.repinned()
+    if asked.pin.is_chosen:
+        return None
+    stand_in = table.repinned()
+    who = f"a query of {state.name} whose lake snapshot was expired meanwhile"
+    require_same_columns(state.schema, stand_in.state.schema, asked.columns, who, "run the query again")
+    return stand_in
 
 
 def _hot(asked: Question, pin: Pin) -> tuple[Piece, ...]:
@@ -173,9 +180,10 @@ def _pruned(asked: Question, split: LogSplit) -> LogSplit:
 
 
 def _buckets(asked: Question) -> frozenset[int] | None:
-    properties = asked.table.properties
+    state = asked.state  # in which the key may have another name than now
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
     key = properties.bucket_key
-    column = asked.state.schema.find(key[0]) if len(key) == 1 else None
+    column = state.schema.find(key[0]) if len(key) == 1 else None
     return buckets_of(asked.node, column, asked.state.num_buckets, properties.datalake_format)
 
 

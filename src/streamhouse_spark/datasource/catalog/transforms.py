@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.table import Table
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.values import join_names
 
 
@@ -61,13 +62,12 @@ def _shown(transform: Mapping[str, Any]) -> str:
     return f"{transform['transform']}({inside})"
 
 
-def partitioning_of(table: Table) -> list[dict[str, Any]]:
-    """The table's partitioning as `parse_partitioning` reads it."""
-    state = table.state
+def partitioning_of(state: TableState) -> list[dict[str, Any]]:
+    """The partitioning of a table's state as `parse_partitioning` reads it."""
     found: list[dict[str, Any]] = [
         {"transform": "identity", "columns": [[name]], "arguments": []} for name in state.partition_by
     ]
-    key = table.properties.bucket_key
+    key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
     if key:
         columns = [[name] for name in key]
         found.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})

@@ -41,13 +41,44 @@ def row(i: int) -> dict:
     return here
 
 
-@pytest.fixture(scope="module", params=[["d"], ["s", "b"], ["c", "t"], []], ids=["date", "text", "moment", "none"])
+FIRST_NAMES = {"i": "n", "n": "i", "f": "u", "u": "f", "s": "x", "x": "s"}
+FIRST_COLUMNS = (
+    "n smallint, i int, u float, g float, x string, gone string, s binary, c decimal(5,2), d date, t timestamp, "
+    "f timestamp_ntz, b boolean"
+)
+
+
+def altered(path, rows):
+    """The table as it is when its columns had other names and narrower types while its first rows came."""
+    properties = {"bucket.num": "3", "bucket.key": "n", "table.statistics.columns": "*"}
+    table = Warehouse(path).create_table("sales.t", FIRST_COLUMNS, properties=properties)
+    older = [{FIRST_NAMES.get(name, name): value for name, value in one.items()} for one in rows]
+    table.append([{**one, "gone": "x"} for one in older[:50]])
+    tier(table)
+    table.append(older[50:80])
+    table.alter(
+        rename_columns={old: name for name, old in FIRST_NAMES.items()},
+        drop_columns=["gone"],
+        widen_columns={"n": "int", "i": "bigint", "u": "double", "c": "decimal(9,2)"},
+    )
+    table.append(rows[80:150])
+    return table
+
+
+@pytest.fixture(
+    scope="module",
+    params=[["d"], ["s", "b"], ["c", "t"], [], None],
+    ids=["date", "text", "moment", "none", "altered"],
+)
 def table(request, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("filters") / "warehouse")
-    properties = {"bucket.num": "3", "bucket.key": "i", "table.statistics.columns": "*"}
-    table = Warehouse(path).create_table("sales.t", SCHEMA, partition_by=request.param, properties=properties)
     rows = [row(i) for i in range(300)]
-    table.append(rows[:150])
+    if request.param is None:
+        table = altered(path, rows)
+    else:
+        properties = {"bucket.num": "3", "bucket.key": "i", "table.statistics.columns": "*"}
+        table = Warehouse(path).create_table("sales.t", SCHEMA, partition_by=request.param, properties=properties)
+        table.append(rows[:150])
     tier(table)
     table.append(rows[150:200])
     table.append(rows[200:250])
