@@ -49,8 +49,8 @@ bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, sa
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: soak
-soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories
-	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills --rounds $(SOAK_ROUNDS)
+soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories, 500 tiering rounds
+	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills lake_rounds --rounds $(SOAK_ROUNDS)
 	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: differential

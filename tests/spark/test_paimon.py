@@ -129,4 +129,4 @@ def test_what_is_not_built_is_refused(spark, wh):
         with pytest.raises(Exception, match=told):
             spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused ({columns}) TBLPROPERTIES ({properties})")
     with pytest.raises(Exception, match="not built yet for Paimon"):
-        spark.sql("CALL streamhouse.system.expire_lake_snapshots('paimon_lake.orders')").collect()
+        spark.sql("CALL streamhouse.system.expire_snapshots('paimon_lake.orders')").collect()

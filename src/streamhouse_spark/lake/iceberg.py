@@ -33,6 +33,7 @@ from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
+from streamhouse_spark.lake.iceberg_manifests import rewrite_manifests
 from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
@@ -45,6 +46,7 @@ from streamhouse_spark.lake.iceberg_read import (
 )
 from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet_read import read_split
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
@@ -250,6 +252,9 @@ class IcebergLake:
     def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
         place = self.place
         return remove_orphans(place.storage, place.catalog, place.load, grace_ms=grace_ms, dry_run=dry_run)
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        return rewrite_manifests(self.place, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
         catalog = self.place.catalog

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -39,9 +40,12 @@ from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.parallel import in_parallel
 
 COMPACT_FILES_MIN = 5
 """Fewer small neighbours than this are not worth a rewrite."""
+COMPACT_BYTES_MAX = 1 << 30
+"""Of one call, so that a tiering service comes back to its rounds; what is left is left to the next."""
 
 
 # -- compaction -------------------------------------------------------------------------------------------------------
@@ -89,6 +93,14 @@ def require_known_columns(place: IcebergPlace, table: Table) -> None:
         )
 
 
+class _HasSize(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_HasSize)
+
+
 @dataclass(frozen=True, slots=True)
 class CompactGroup:
     """Neighbouring files of one bucket and partition, in offset order, to become one."""
@@ -100,6 +112,10 @@ class CompactGroup:
     @property
     def num_rows(self) -> int:
         return sum(file.record_count for file in self.data_files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.file_size_in_bytes for file in self.data_files)
 
 
 def plan_compaction(
@@ -122,7 +138,17 @@ def plan_compaction(
         if offsets is not None:
             partition = tuple(file.partition[i] for i in range(len(file.partition)))
             by_place.setdefault((offsets.bucket, *partition), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _groups(place, target_bytes)]
+    return list(within_budget(group for place in by_place.values() for group in _groups(place, target_bytes)))
+
+
+def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
+    """The first groups, of `COMPACT_BYTES_MAX` together: one at least."""
+    num_bytes = 0
+    for group in groups:
+        num_bytes += group.size_bytes
+        if num_bytes > group.size_bytes and num_bytes > COMPACT_BYTES_MAX:
+            return
+        yield group
 
 
 def _candidates(files: Sequence[DataFile], target_bytes: int) -> Iterator[DataFile]:
@@ -150,6 +176,12 @@ def _groups(place: list[tuple[DataFile, OffsetFile]], target_bytes: int) -> Iter
 
 
 def _worth_it(run: list[tuple[DataFile, OffsetFile]]) -> Iterator[CompactGroup]:
+    """Without files at the start that are as large as all behind them: a row is rewritten a few times in its life, and
+    not in every compaction, while the number of files grows with the logarithm of their size.
+    """
+    sizes = [file.file_size_in_bytes for file, _ in run]
+    while len(run) >= COMPACT_FILES_MIN and sizes[0] >= sum(sizes[1:]):
+        run, sizes = run[1:], sizes[1:]
     if len(run) >= COMPACT_FILES_MIN:
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 
@@ -261,14 +293,18 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
 def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     """Every file that the snapshots need: manifest lists, manifests, data and delete files; in no special order."""
     needed: dict[str, None] = {}
+    manifests: dict[str, ManifestFile] = {}
+
+    def locations(manifest: ManifestFile) -> list[str]:
+        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+
     with lake_metadata(table.location()):
-        for snapshot in snapshots:
+        for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
             needed[snapshot.manifest_list] = None
-            for manifest in manifests_of(table.io, snapshot):
-                if manifest.manifest_path in needed:
-                    continue
-                needed[manifest.manifest_path] = None
-                needed.update((e.data_file.file_path, None) for e in manifest.fetch_manifest_entry(table.io))
+            manifests.update((manifest.manifest_path, manifest) for manifest in found)
+        needed.update(dict.fromkeys(manifests))
+        for of_one in in_parallel(locations, list(manifests.values())):
+            needed.update(dict.fromkeys(of_one))
     return needed
 
 

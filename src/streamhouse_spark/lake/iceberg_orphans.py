@@ -49,6 +49,8 @@ def remove_orphans(
         return []
     not_before_ms = storage.now_ms() - grace_ms
     old = _old_files(storage, files, table, not_before_ms)
+    if not old:
+        return []
     needed = _needed(table, files)
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
