@@ -35,8 +35,16 @@ def open_lake(table: Table) -> LakeTable:
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog."""
+    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
+
+    One that was adopted stays, as nobody's.
+    """
     properties = parse_properties(state.properties, state.schema, state.partition_by)
+    if properties.datalake_adopted is not None:
+        from streamhouse_spark.lake.open import release_lake_table
+
+        release_lake_table(storage, settings, state, world)
+        return
     is_outside = properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings)
     if is_outside or not storage.list_names(f"{state.lake_location}/"):
         return

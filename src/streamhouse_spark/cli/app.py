@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from streamhouse_spark.cli.adopt_command import adopt
 from streamhouse_spark.cli.demo_command import demo
 from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
@@ -18,7 +19,7 @@ from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "alter", "rename", "truncate", "drop"),
+    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
     "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
@@ -68,6 +69,7 @@ for _command in (
     ls,
     describe,
     create,
+    adopt,
     alter,
     rename,
     truncate,

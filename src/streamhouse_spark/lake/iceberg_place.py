@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.iceberg_evolve import commit_schema, evolved_schema
-from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
+from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties, manifests_of
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
@@ -121,6 +121,13 @@ class IcebergPlace:
             return
         if owner is not None:
             raise self._foreign(table.location(), owner)
+        head = table.metadata.current_snapshot()
+        manifests = manifests_of(table.io, head) if head is not None else []
+        if any(m.has_added_files() or m.has_existing_files() for m in manifests):
+            raise LakeMismatchError(
+                f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
+                "make a table of it (adopt_table), or give this one another lake location"
+            )
         with table.transaction() as transaction:
             transaction.set_properties({TABLE_UUID_PROPERTY: self.spec.table_uuid})
 

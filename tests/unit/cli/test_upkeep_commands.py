@@ -106,6 +106,22 @@ def test_the_lake_is_kept_small_a_verb_at_a_time(run, table):
     assert run("head", "t", "-n", "100", "-o", "json").stdout.count("\n") == 56
 
 
+def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, table):
+    run("tier", "--once")
+    lake = table.open_lake().place.load()
+    with lake.transaction() as transaction:
+        transaction.remove_properties("streamhouse.table-uuid")
+    shown = run("adopt", "again", "--lake", "default.t", "--dry-run", "-o", "json").document
+    assert (shown["rows"], shown["bucket_key"], shown["dry_run"]) == (50, "id", True)
+    assert "would adopt" in run("adopt", "again", "--lake", "default.t", "--dry-run").stdout
+    assert run("adopt", "again", "--lake", "default.t", "-o", "json").document == {**shown, "dry_run": False}
+    assert run("head", "again", "-n", "100", "-o", "json").stdout.count("\n") == 50
+    assert run("verify", "again", "-o", "json").document["problems"] == []
+    assert run("adopt", "once_more", "--lake", "default.t", code=1).stderr.startswith("LAKE_MISMATCH: ")
+    assert "was adopted and stays" in run("drop", "again", "--yes").stdout
+    assert run("adopt", "once_more", "--lake", "default.t", "-o", "json").document["rows"] == 50
+
+
 def test_the_verbs_refuse_what_cannot_be(run, table):
     run("tier", "--once")
     assert "at least 1" in run("expire-snapshots", "t", "--retain-last", "0", code=1).stderr

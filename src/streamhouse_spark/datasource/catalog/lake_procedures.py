@@ -55,3 +55,9 @@ def rewrite_manifests(connection: Connection, given: Mapping[str, Any]) -> Rows:
     table = connection.table(table_name_of(given["table"]))
     report = table.lake.rewrite_manifests(dry_run=given["dry_run"])
     return [(table.name, report.removed, report.added, given["dry_run"])]
+
+
+def adopt(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    name, lake = table_name_of(given["table"]), given["lake"]
+    report = connection.warehouse().adopt_table(name, lake, dry_run=given["dry_run"])
+    return [(report.table, report.location, report.snapshot_id, report.rows, report.files, given["dry_run"])]

@@ -172,6 +172,18 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             lake_procedures.rewrite_manifests,
         ),
         Procedure(
+            "adopt",
+            "Make a table of an Iceberg table that is there, whose rows are not written again",
+            (
+                Parameter("table", "string", "Name of the new table, <database>.<table>"),
+                Parameter("lake", "string", "The Iceberg table in the lake's catalog; the same name if null", "NULL"),
+                _DRY_RUN,
+            ),
+            "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
+            "files bigint not null, dry_run boolean not null",
+            lake_procedures.adopt,
+        ),
+        Procedure(
             "drop_consumer",
             "Forget a named consumer, so that the log is no longer kept for it",
             (_TABLE, Parameter("consumer_id", "string", "The option consumerId of its stream"), _DRY_RUN),

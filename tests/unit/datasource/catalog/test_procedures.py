@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from unit.datasource.catalog.calls import Catalog
 from unit.datasource.catalog.test_tables import BAD_NAMES, tier
 
@@ -36,6 +36,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "expire_snapshots",
         "remove_orphan_files",
         "rewrite_manifests",
+        "adopt",
         "drop_consumer",
         "table_status",
     }
@@ -88,6 +89,21 @@ def test_a_table_is_tiered_compacted_and_its_manifests_are_joined(call, table):
     assert (done["files_removed"], done["rows"], done["dry_run"]) == (shown["files_removed"], shown["rows"], False)
     assert len(lake.metadata_table("files")) == files - done["files_removed"] + done["files_added"]
     assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(0, 14, 2))
+
+
+def test_an_iceberg_table_is_adopted(catalog, call, table):
+    table.append(pa.table({"id": [1, 2, 3]}))
+    tier(table)
+    lake = table.open_lake().place.load()
+    with lake.transaction() as transaction:
+        transaction.remove_properties("streamhouse.table-uuid")
+    (shown,) = call("adopt", table="sales.again", lake="sales.orders", dry_run=True)
+    assert (shown["table"], shown["rows"], shown["dry_run"]) == ("sales.again", 3, True)
+    assert call("adopt", table="sales.again", lake="sales.orders") == [{**shown, "dry_run": False}]
+    adopted = catalog.connection.table("sales.again")
+    assert sorted(adopted.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(LakeMismatchError, match=r"no Iceberg table sales\.absent"):
+        call("adopt", table="sales.absent")
 
 
 def test_orphans_are_found_and_deleted_after_their_grace(call, table):
