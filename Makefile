@@ -81,6 +81,10 @@ matrix-cluster: $(VENV)/dev.stamp
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and Iceberg's own library in Spark read our lake tables (both are fetched: 0.6 GB)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
+.PHONY: catalogs
+catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
+	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
+
 .PHONY: clean
 clean: ## remove environments, caches and build results
 	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -95,6 +99,10 @@ $(VENV)/demo.stamp: $(PROJECT) | $(BIN)/python
 $(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),dev)
 	@touch $@
+
+$(VENV)/catalogs.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),catalogs)
+	@touch $@ $(VENV)/dev.stamp
 
 $(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),bench)

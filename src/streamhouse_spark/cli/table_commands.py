@@ -347,8 +347,8 @@ streamhouse -w ./warehouse drop sales.orders --yes
 def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: bool) -> None:
     """Drop a table and its lake table, after asking.
 
-    A lake table that was adopted stays, with all rows in it. The name is free at once. Files are deleted later, by `streamhouse maintain`, when readers that are under way can
-    no longer need them.
+    A lake table that was adopted stays, with all rows in it. The name is free at once. Files are deleted later, by
+    `streamhouse maintain`, when readers that are under way can no longer need them.
     """
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")

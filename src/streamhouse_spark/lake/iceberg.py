@@ -250,8 +250,7 @@ class IcebergLake:
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
     def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
-        place = self.place
-        return remove_orphans(place.storage, place.catalog, place.load, grace_ms=grace_ms, dry_run=dry_run)
+        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         return rewrite_manifests(self.place, dry_run=dry_run)

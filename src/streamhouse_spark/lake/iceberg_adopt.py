@@ -27,6 +27,7 @@ from streamhouse_spark.lake.base import LakeSnapshot
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
+from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import plan_tasks
 from streamhouse_spark.lake.iceberg_schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
@@ -211,6 +212,7 @@ def release(place: IcebergPlace) -> None:
         return
     update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
     try:
-        place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+        with commit_answers(f"releasing lake table {table.location()}"):
+            place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(f"lake table {table.location()} changed while it was released; try again") from error

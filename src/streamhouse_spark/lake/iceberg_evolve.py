@@ -10,7 +10,7 @@ import itertools
 
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -22,7 +22,7 @@ from pyiceberg.table.update import (
     SetCurrentSchemaUpdate,
 )
 
-from streamhouse_spark.errors import CommitStateUnknownError
+from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_schema import iceberg_type
 from streamhouse_spark.schema import Column, TableSchema
 
@@ -72,9 +72,8 @@ def commit_schema(catalog: Catalog, table: Table, schema: Schema) -> bool:
     )
     updates = (AddSchemaUpdate.model_validate({"schema": schema}), SetCurrentSchemaUpdate())
     try:
-        catalog.commit_table(table, requirements, updates)
+        with commit_answers(f"columns of lake table {metadata.location}"):
+            catalog.commit_table(table, requirements, updates)
     except CommitFailedException:
         return False
-    except CommitStateUnknownException as error:
-        raise CommitStateUnknownError(f"lake table {metadata.location}: {error}; tier again") from error
     return True

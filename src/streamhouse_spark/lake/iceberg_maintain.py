@@ -31,6 +31,7 @@ from streamhouse_spark.lake.bucket_files import rewrite_files
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
@@ -275,7 +276,10 @@ def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older
 
 
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. Raises `CommitConflictError` when the table changed meanwhile."""
+    """Drop snapshots from the metadata.
+
+    Raises `CommitConflictError` when the table changed meanwhile, `CommitStateUnknownError`.
+    """
     head = table.metadata.refs.get(MAIN_BRANCH)
     requirements = (
         AssertTableUUID(uuid=table.metadata.table_uuid),
@@ -283,7 +287,8 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
     )
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
-        return catalog.commit_table(table, requirements, (update,)).metadata
+        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
+            return catalog.commit_table(table, requirements, (update,)).metadata
     except CommitFailedException as error:
         raise CommitConflictError(
             f"lake table {table.metadata.location} changed while snapshots were being expired; try again"

@@ -7,22 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    LakeMismatchError,
-    StorageError,
-    StreamhouseError,
-)
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.iceberg_errors import catalog_answers, commit_answers
 from streamhouse_spark.lake.iceberg_evolve import commit_schema, evolved_schema
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties, manifests_of
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
@@ -85,10 +80,10 @@ class IcebergPlace:
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
-                with suppress(NamespaceAlreadyExistsError):
+                with suppress(NamespaceAlreadyExistsError), catalog_answers(f"{self.spec.path} was made"):
                     self.catalog.create_namespace(self.identifier[:-1])
                 properties = {**TABLE_PROPERTIES, TABLE_UUID_PROPERTY: self.spec.table_uuid, "format-version": "2"}
-                with suppress(IcebergTableExistsError):
+                with suppress(IcebergTableExistsError), commit_answers(f"making the lake table of {self.spec.path}"):
                     self.catalog.create_table(
                         self.identifier, schema, self._new_location(), spec, properties=properties
                     )
@@ -128,7 +123,7 @@ class IcebergPlace:
                 f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
                 "make a table of it (adopt_table), or give this one another lake location"
             )
-        with table.transaction() as transaction:
+        with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties({TABLE_UUID_PROPERTY: self.spec.table_uuid})
 
     def drop(self, *, purge: bool) -> None:
@@ -140,15 +135,9 @@ class IcebergPlace:
             owner = self.catalog.dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
         if owner != self.spec.table_uuid:
             return
-        try:
-            if purge:
-                self.catalog.purge_table(self.identifier)
-            else:
-                self.catalog.drop_table(self.identifier)
-        except NoSuchTableError:
-            return
-        except CommitStateUnknownException as error:
-            raise CommitStateUnknownError(f"lake table {'.'.join(self.identifier)}: {error}; drop it again") from error
+        drop = self.catalog.purge_table if purge else self.catalog.drop_table
+        with suppress(NoSuchTableError), commit_answers(f"dropping lake table {'.'.join(self.identifier)}"):
+            drop(self.identifier)
 
     def require_owner(self, metadata: TableMetadata) -> None:
         """Raises `LakeMismatchError` when the lake table is not this table's."""
@@ -168,7 +157,8 @@ class IcebergPlace:
         properties = catalog_properties(self.settings)
         if self._uses_files:
             return FileCatalog(self.storage, world=self.world, properties=properties)
-        return load_catalog(properties.pop("name", "lake"), **properties)
+        with catalog_answers(f"it was opened for {self.spec.path}"):
+            return load_catalog(properties.pop("name", "lake"), **properties)
 
     @property
     def _uses_files(self) -> bool:
@@ -187,15 +177,8 @@ class IcebergPlace:
 
     def load(self) -> Table:
         """The newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
-        try:
+        with catalog_answers(f"{'.'.join(self.identifier)} of {self.spec.path} was loaded"):
             return self.catalog.load_table(self.identifier)
-        except (NoSuchTableError, StreamhouseError):
-            raise
-        except Exception as error:
-            raise StorageError(
-                f"the Iceberg catalog of {self.spec.path} failed while loading {'.'.join(self.identifier)} "
-                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); try again later"
-            ) from error
 
     def find(self) -> Table | None:
         """`load`, or None where there is no lake table (yet)."""
