@@ -33,15 +33,13 @@ from streamhouse_spark.log.renaming import free
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import LAKE_PREFIX, parse_table_name
-from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.properties import NOTHING_ADOPTED, parse_properties
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg_adopt import Adoptable
     from streamhouse_spark.warehouse import Warehouse
 
 _RACES_MAX = 5
-EMPTY = "empty"
-"""Value of the property `ADOPTED` where the Iceberg table had no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ class _Adopter:
                 raise InvalidOptionError(
                     f"table {self.path}: {key} is {properties[key]}, the Iceberg table has {value}; leave it out"
                 )
-        snapshot = EMPTY if found.snapshot_id is None else str(found.snapshot_id)
+        snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
         create = create_action(self.path, found.schema, (), found.partition_by, None, properties, adopted=snapshot)
         parsed = parse_properties(create.properties, create.schema, create.partition_by)
         if parsed.datalake_format != "iceberg" or not parsed.datalake_enabled or parsed.primary_key:

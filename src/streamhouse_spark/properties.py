@@ -65,6 +65,8 @@ class TableProperties:
 
 PRIMARY_KEY: Final = "primary.key"
 ADOPTED: Final = "table.datalake.adopted"
+NOTHING_ADOPTED: Final = "empty"
+"""Its value where the Iceberg table had no snapshot."""
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"

@@ -161,6 +161,7 @@ def test_a_table_without_snapshots(wh, catalog):
     table = wh.table("sales.orders")
     assert table.state.properties[ADOPTED] == "empty"
     assert table.to_arrow().num_rows == 0
+    table.truncate()
     table.append(NEW)
     tier(table)
     assert rows_of(table.to_arrow()) == NEW == rows_of(table.lake.to_arrow())

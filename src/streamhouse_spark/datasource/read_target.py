@@ -7,7 +7,6 @@ from typing import Literal
 
 import pyarrow as pa
 
-from streamhouse_spark.adoption import EMPTY
 from streamhouse_spark.binlog import binlog_schema
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
@@ -18,6 +17,7 @@ from streamhouse_spark.log.metadata_columns import (
     with_fields,
 )
 from streamhouse_spark.options import FULL, LATEST, ReadOptions, StreamReadOptions
+from streamhouse_spark.properties import NOTHING_ADOPTED
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
 
@@ -106,7 +106,7 @@ def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> Non
 def _require_all_in_log(table: Table, name: str, options: ReadOptions | StreamReadOptions) -> None:
     """Rows of an Iceberg table that the table was made of have no offsets: never leave them out unseen."""
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
-    if is_full and not options.read_change_feed and table.properties.datalake_adopted not in (None, EMPTY):
+    if is_full and not options.read_change_feed and table.properties.datalake_adopted not in (None, NOTHING_ADOPTED):
         raise InvalidOptionError(
             f"{name} was made of an Iceberg table, whose rows have no offsets and are not streamed: say "
             "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"

@@ -30,7 +30,7 @@ from streamhouse_spark.log.segment_writer import (
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
-from streamhouse_spark.properties import ADOPTED, LakeFormat, TableProperties
+from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
@@ -202,7 +202,8 @@ def truncating(state: TableState) -> tuple[Truncate, ...]:
     Raises `InvalidOptionError` where all rows are those of an adopted lake: their offsets could not be told from those
     of a table that was truncated.
     """
-    if ADOPTED in state.properties and state.truncation is None and state.begins_at(state.ends):
+    adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
+    if adopts_rows and state.truncation is None and state.begins_at(state.ends):
         raise InvalidOptionError(
             f"{state.name} was made of an Iceberg table and no row was appended since, so that it cannot be truncated "
             "or overwritten yet; append a row first, or drop the table and delete the Iceberg table's rows"
