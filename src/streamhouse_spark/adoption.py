@@ -1,7 +1,8 @@
 """Making a table of an Iceberg table that is there: its rows are the table's history, and are not written again.
 
 The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
-the claim in the lake (`lake.iceberg_adopt`); the pair in the log; the name's pointer. **Commit point:** the pointer, as
+the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`); the pair in
+the log; the name's pointer. **Commit point:** the pointer, as
 for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
 adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
 over.
@@ -30,12 +31,14 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.names import NamePointer
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.renaming import free
+from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
+from streamhouse_spark.model import TablePath, is_text_list
 from streamhouse_spark.paths import LAKE_PREFIX, parse_table_name
 from streamhouse_spark.properties import NOTHING_ADOPTED, parse_properties
 
 if TYPE_CHECKING:
+    from streamhouse_spark.kv.adopted_rows import AdoptedBucket
     from streamhouse_spark.lake.iceberg_adopt import Adoptable
     from streamhouse_spark.warehouse import Warehouse
 
@@ -73,8 +76,12 @@ def adopt_table(
     """See `Warehouse.adopt_table`."""
     path = parse_table_name(name).require_table("adopt as")
     source = parse_table_name(lake).require_table("adopt") if lake is not None else path
-    _check_arguments(path, primary_key, properties)
-    adopter = _Adopter(warehouse, path, f"{LAKE_PREFIX}{source.database}/{source.table}", dict(properties or {}))
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
+    place = f"{LAKE_PREFIX}{source.database}/{source.table}"
+    adopter = _Adopter(warehouse, path, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
         adopter.require_free(names.resolve(warehouse.storage, path))
         return adopter.report(adopter.examined())
@@ -85,21 +92,12 @@ def adopt_table(
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
-def _check_arguments(path: TablePath, primary_key: object, properties: object) -> None:
-    if primary_key:
-        raise InvalidOptionError(
-            f"table {path}: an Iceberg table is adopted without a primary key only, so far; create a table with one "
-            "and upsert the rows"
-        )
-    if not isinstance(properties, Mapping | None):
-        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
-
-
 @dataclass(frozen=True, slots=True)
 class _Adopter:
     warehouse: Warehouse
     path: TablePath
     place: str
+    primary_key: tuple[str, ...]
     properties: Mapping[str, str]
 
     def require_free(self, pointer: NamePointer) -> None:
@@ -172,6 +170,8 @@ class _Adopter:
         return found
 
     def _created(self, found: Adoptable) -> Create:
+        from streamhouse_spark.lake.iceberg_adopt import require_key
+
         properties = {str(k): str(v) for k, v in self.properties.items()}
         said = {"bucket.num": str(found.num_buckets)} if found.bucket_key is not None else {}
         said |= {"bucket.key": found.bucket_key} if found.bucket_key is not None else {}
@@ -181,13 +181,23 @@ class _Adopter:
                     f"table {self.path}: {key} is {properties[key]}, the Iceberg table has {value}; leave it out"
                 )
         snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
-        create = create_action(self.path, found.schema, (), found.partition_by, None, properties, adopted=snapshot)
+        create = create_action(
+            self.path,
+            found.schema,
+            self.primary_key,
+            found.partition_by,
+            None,
+            properties,
+            adopted=snapshot,
+            chooses_bucket_key=False,
+        )
         parsed = parse_properties(create.properties, create.schema, create.partition_by)
-        if parsed.datalake_format != "iceberg" or not parsed.datalake_enabled or parsed.primary_key:
+        if parsed.datalake_format != "iceberg" or not parsed.datalake_enabled:
             raise InvalidOptionError(
-                f"table {self.path} is made of an Iceberg table: it has an Iceberg lake, which is enabled, and no "
-                "primary key; leave out table.datalake.format, table.datalake.enabled and primary.key"
+                f"table {self.path} is made of an Iceberg table: it has an Iceberg lake, which is enabled; leave out "
+                "table.datalake.format and table.datalake.enabled"
             )
+        require_key(found, parsed.primary_key)
         if parsed.bucket_key and found.bucket_key is None:
             raise InvalidOptionError(
                 f"table {self.path}: bucket.key is {parsed.bucket_key[0]}, the Iceberg table has no buckets; leave it "
@@ -205,21 +215,42 @@ class _Adopter:
             raise LakeMismatchError(f"the Iceberg table at {found.location} is the lake of table {log.state.name}")
 
     def _claim(self, found: Adoptable, uuid: str) -> None:
-        from streamhouse_spark.lake.iceberg_adopt import claim
+        """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
+        from streamhouse_spark.lake.iceberg_adopt import claim, rows_by_bucket
         from streamhouse_spark.lake.iceberg_place import IcebergPlace
 
         warehouse = self.warehouse
+        storage, world = warehouse.storage, warehouse.world
+        log = CommitLog(storage, uuid, world)
+        created = log.refresh()
         key = (found.bucket_key,) if found.bucket_key is not None else ()
-        log = CommitLog(warehouse.storage, uuid, warehouse.world)
-        num_buckets = log.refresh().num_buckets
-        spec = LakeTableSpec(uuid, self.path, self.place, found.schema, found.partition_by, key, num_buckets)
-        place = IcebergPlace(warehouse.storage, spec, settings=warehouse.settings, world=warehouse.world)
-        held = claim(place, found)
+        spec = LakeTableSpec(
+            uuid,
+            self.path,
+            self.place,
+            created.schema,
+            found.partition_by,
+            key,
+            created.num_buckets,
+            primary_key=created.primary_key,
+        )
+        place = IcebergPlace(storage, spec, settings=warehouse.settings, world=world)
+        adopted: list[AdoptedBucket] = []
+        if created.primary_key:
+            from streamhouse_spark.kv.adopted_rows import stage_rows
+
+            shape = _segment_shape(created)
+            buckets = rows_by_bucket(place, found)
+            adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
+        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
+        held = claim(place, found, ends)
 
         def pair(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
                 raise CommitConflictError(f"another adoption of the Iceberg table was faster than that of {self.path}")
-            return (LakePair(held.id, dict(held.offsets), time_ms),) if state.recorded_lake is None else ()
+            if state.recorded_lake is not None:
+                return ()
+            return (*_adopting(state, time_ms, adopted), LakePair(held.id, dict(held.offsets), time_ms))
 
         log.commit(pair)
 
@@ -236,3 +267,16 @@ class _Adopter:
             bucket_key=found.bucket_key,
             buckets=create.num_buckets,
         )
+
+
+def _segment_shape(state: TableState) -> SegmentShape:
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    return SegmentShape(state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression)
+
+
+def _adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> Sequence[Action]:
+    if not adopted:
+        return ()
+    from streamhouse_spark.kv.adopted_rows import adopting
+
+    return adopting(state, time_ms, adopted)

@@ -38,6 +38,7 @@ def create_action(
     properties: Mapping[str, str] | None,
     *,
     adopted: str | None = None,
+    chooses_bucket_key: bool = True,
 ) -> Create:
     """The table as it is to be created, yet without a place for its lake.
 
@@ -58,7 +59,7 @@ def create_action(
     table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
     partitions = check_partition_columns(partition_by, table_schema)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
-        table_schema = _keyed(path, table_schema, primary_key, partitions, texts)
+        table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
     parsed = parse_properties(texts, table_schema, partitions)
     return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
 
@@ -75,7 +76,13 @@ def put_first_record(storage: Storage, record: Record) -> None:
 
 
 def _keyed(
-    path: TablePath, schema: TableSchema, primary_key: Sequence[str], partitions: Sequence[str], texts: dict[str, str]
+    path: TablePath,
+    schema: TableSchema,
+    primary_key: Sequence[str],
+    partitions: Sequence[str],
+    texts: dict[str, str],
+    *,
+    chooses: bool,
 ) -> TableSchema:
     """The schema with a key that is NOT NULL; ``texts`` get the key, and a bucket key, as the table has them."""
     from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
@@ -89,7 +96,8 @@ def _keyed(
     schema = TableSchema(tuple(replace(c, nullable=c.nullable and c.name not in names) for c in schema.columns))
     texts[PRIMARY_KEY] = join_names(names)
     parse_keyed_properties(texts, schema, partitions)
-    if not texts.get("bucket.key", "").strip() and (chosen := default_bucket_key(names, partitions, schema)):
+    chosen = default_bucket_key(names, partitions, schema) if chooses else None
+    if chosen and not texts.get("bucket.key", "").strip():
         texts["bucket.key"] = join_names([chosen])
     if parse_properties(texts, schema, partitions).bucket_num > 1 and not texts.get("bucket.key", "").strip():
         raise InvalidOptionError(

@@ -235,14 +235,17 @@ class Warehouse:
         ``lake`` is the ``<database>.<table>`` of the Iceberg table in the lake's catalog, that of ``name`` by default;
         columns, partitions and buckets are its own. Offset 0 is behind its rows: reads of the table and of its lake
         have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the same
-        Iceberg table. Dropping the table leaves it, rows tiered later included, as nobody's. With ``dry_run`` nothing
+        Iceberg table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, rows have
+        to be unique by key, which is verified; they are also copied to the hot store as snapshots by key, bucket by
+        bucket, each sorted in memory, so that lookups and changes know them and streams begin with them.
+
+        Dropping the table leaves the Iceberg table, rows tiered later included, as nobody's. With ``dry_run`` nothing
         is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
         `LakeMismatchError` naming all that does not fit (format version, partitions, types, nested required fields,
-        equality deletes, identifier fields, another owner), `TableExistsError`, `InvalidOptionError` (for a
-        ``primary_key``: not built yet), all before anything is changed; `CommitConflictError` where the Iceberg table
-        changed meanwhile.
+        equality deletes, keys that are not unique, another owner), `TableExistsError`, `InvalidOptionError`, all before
+        the Iceberg table or the name is touched; `CommitConflictError` where the Iceberg table changed meanwhile.
         """
         self._require() if dry_run else self._ensure()
         return adopt_table(self, name, lake, primary_key, properties, dry_run=dry_run)

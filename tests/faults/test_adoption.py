@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError, TableExistsError
+from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering import run_tasks_locally
@@ -20,7 +22,7 @@ from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
-SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 OLD = [{"id": i, "text": "old"} for i in range(3)]
 NEW = [{"id": 10, "text": "new"}]
 DAY_MS = 24 * 3600 * 1000
@@ -30,7 +32,7 @@ def opened(storage: Storage, seed: int, clock: SimClock | None = None) -> Wareho
     return Warehouse("wh", storage=storage, world=sim_world(seed, clock))
 
 
-def prepared(*, left_behind: bool, clock: SimClock | None = None) -> MemoryStorage:
+def prepared(*, left_behind: bool, clock: SimClock | None = None, key: Sequence[str] = ()) -> MemoryStorage:
     """An Iceberg table with rows; with ``left_behind`` one that an adoption died on, which had claimed it already."""
     storage = MemoryStorage(sim_world(0, clock))
     warehouse = opened(storage, 1, clock)
@@ -39,7 +41,7 @@ def prepared(*, left_behind: bool, clock: SimClock | None = None) -> MemoryStora
     made = catalog.create_table("d.t", SCHEMA, properties={"format-version": "2"})
     made.append(pa.Table.from_pylist(OLD, schema=SCHEMA))
     if left_behind:
-        warehouse.adopt_table("d.t")
+        warehouse.adopt_table("d.t", primary_key=key)
         storage.delete("d/t/names/00000001.json")
     return storage
 
@@ -55,36 +57,45 @@ def ids(found: pa.Table) -> list[int]:
     return sorted(found["id"].to_pylist())
 
 
-def check(storage: Storage) -> str:
+def check(storage: Storage, key: Sequence[str] = ()) -> str:
     """Whatever the attempt left: one adoption later the table is there, and takes rows."""
     warehouse = opened(storage, 3)
     catalog = FileCatalog(storage, world=warehouse.world)
     assert ids(catalog.load_table("d.t").scan().to_arrow()) == [0, 1, 2]
     try:
-        warehouse.adopt_table("d.t")
+        warehouse.adopt_table("d.t", primary_key=key)
         found = "adopted later"
     except TableExistsError:
         found = "was adopted"
     table = warehouse.table("d.t")
     assert ids(table.to_arrow()) == [0, 1, 2] == ids(table.lake.to_arrow())
-    table.append(NEW)
+    if key:
+        table.upsert([*NEW, {"id": 1, "text": "changed"}])
+        assert table.lookup([0, 1])["text"].to_pylist() == ["old", "changed"]
+    else:
+        table.append(NEW)
     tier_table(table, run_tasks_locally(storage, table.settings, table.world))
     lake = catalog.load_table("d.t")
     assert ids(lake.scan().to_arrow()) == [0, 1, 2, 10] == ids(table.to_arrow())
     assert lake.properties[TABLE_UUID_PROPERTY] == table.uuid
     with pytest.raises(LakeMismatchError, match=r"is the lake of table d\.t"):
-        warehouse.adopt_table("d.other", "d.t")
+        warehouse.adopt_table("d.other", "d.t", primary_key=key)
     return found
 
 
-@pytest.mark.parametrize("left_behind", [False, True], ids=["new", "taken over"])
-def test_every_fault_at_every_call_of_an_adoption(left_behind):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("left_behind", "key"),
+    [(False, ()), (True, ()), (False, ("id",))],
+    ids=["new", "taken over", "keyed"],
+)
+def test_every_fault_at_every_call_of_an_adoption(own_cache, monkeypatch, left_behind, key):
     outcomes: Counter[str] = Counter()
-    begin = prepared(left_behind=left_behind)
+    begin = prepared(left_behind=left_behind, key=key)
 
     def run(storage: Storage) -> None:
         clear_manifest_cache()
-        opened(storage, 2).adopt_table("d.t")
+        opened(storage, 2).adopt_table("d.t", primary_key=key)
 
     whole = WRITES - {"create.write", "create.open"}
     rest = {"create.write", "create.open", "read", "read_ranges", "size_bytes", "list", "list_names"}
@@ -92,7 +103,9 @@ def test_every_fault_at_every_call_of_an_adoption(left_behind):
         for methods, faults in ((whole, tuple(Fault)), (rest, (Fault.ERROR_BEFORE,))):
             for attempt in sweep(lambda: copied(begin), run, methods=methods, faults=faults):
                 try:
-                    found = check(attempt.store)
+                    close_tablets()  # tables of all attempts have the same identity
+                    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache / str(outcomes.total())))
+                    found = check(attempt.store, key)
                 except (AssertionError, StreamhouseError) as error:
                     raise AssertionError(f"{attempt}: {error}") from error
                 outcomes[f"{type(attempt.raised).__name__}, {found}"] += 1

@@ -282,7 +282,7 @@ def test_a_dropped_table_does_not_keep_its_lake(table, wh):
             Schema(NestedField(1, "id", LongType(), required=True), identifier_field_ids=[1]),
             LAYOUTS["plain"],
             {},
-            "identifier fields id",
+            "identifier fields id, and no primary_key is given",
         ),
         (Schema(NestedField(1, "at", TimeType())), LAYOUTS["plain"], {}, "'at' of the lake table has the type time"),
         (Schema(NestedField(1, "u", UUIDType())), LAYOUTS["plain"], {}, "'u' of the lake table has the type uuid"),
@@ -324,10 +324,11 @@ def test_arguments_that_cannot_be(wh, catalog):
     made(catalog)
     with pytest.raises(LakeMismatchError, match=r"there is no Iceberg table sales\.absent"):
         wh.adopt_table("sales.orders", "sales.absent")
-    with pytest.raises(InvalidOptionError, match="without a primary key only"):
-        wh.adopt_table("sales.orders", primary_key=["id"])
+    with pytest.raises(LakeMismatchError, match="'n' of the primary key is optional, expected required"):
+        wh.adopt_table("sales.orders", primary_key=["n"])
+    with pytest.raises(InvalidOptionError, match="expected a list of column names"):
+        wh.adopt_table("sales.orders", primary_key="id")
     for properties, words in (
-        ({"primary.key": "id"}, "no primary key|without"),
         ({"table.datalake.format": "paimon"}, "Iceberg lake"),
         ({"table.datalake.enabled": "false"}, "which is enabled"),
         ({"bucket.key": "id"}, "has no buckets"),

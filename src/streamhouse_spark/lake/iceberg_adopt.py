@@ -1,15 +1,16 @@
 """An Iceberg table with rows becomes the lake of a new table: what it has to be, and the claim that makes it so.
 
-**Commit point** of the claim: one metadata version with a snapshot of the same files, which says that it holds the
-table up to offset 0, and the property that says whose the lake is. It is refused where the lake has another snapshot
-than the one that was examined, or another owner.
+**Commit point** of the claim: one metadata version with a snapshot of the same files, which says up to which offsets
+it holds the table, and the property that says whose the lake is. It is refused where the lake has another snapshot than
+the one that was examined, or another owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
@@ -23,16 +24,23 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.lake.base import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
-from streamhouse_spark.lake.iceberg_read import plan_tasks
+from streamhouse_spark.lake.iceberg_read import (
+    plan_splits,
+    plan_tasks,
+    projection,
+    require_snapshot,
+    snapshot_schema,
+)
 from streamhouse_spark.lake.iceberg_schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet_read import read_split
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.schema import TableSchema
@@ -56,12 +64,16 @@ class Adoptable:
     partition_by: tuple[str, ...]
     bucket_key: str | None
     num_buckets: int
+    spec: tuple[str, ...]
+    """The partition spec in Iceberg's words."""
     snapshot_id: int | None
     """None for a table without snapshots."""
     num_rows: int
     num_files: int
     owner: str | None
     """Uuid of the streamhouse table that has claimed it."""
+    identifier: tuple[str, ...]
+    """Names of its identifier fields."""
 
 
 def examine(storage: Storage, settings: Mapping[str, str], world: World, path: TablePath, place: str) -> Adoptable:
@@ -93,11 +105,57 @@ def examine(storage: Storage, settings: Mapping[str, str], world: World, path: T
         partition_by=partition_by,
         bucket_key=bucket_key,
         num_buckets=num_buckets,
+        spec=tuple(described_spec(metadata.spec(), metadata.schema())),
         snapshot_id=head.snapshot_id if head else None,
         num_rows=sum(file.record_count for file in files),
         num_files=len(files),
         owner=metadata.properties.get(TABLE_UUID_PROPERTY),
+        identifier=tuple(sorted(metadata.schema().identifier_field_names())),
     )
+
+
+def require_key(examined: Adoptable, key: tuple[str, ...]) -> None:
+    """The columns that tell rows apart for other engines are the table's primary key, and are never null.
+
+    Raises `LakeMismatchError`.
+    """
+    found = []
+    if examined.identifier and set(examined.identifier) != set(key):
+        said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
+        found.append(f"it has the identifier fields {', '.join(examined.identifier)}, and {said}")
+    found += [
+        f"column '{name}' of the primary key is optional, expected required"
+        for name in key
+        if examined.schema.column(name).nullable
+    ]
+    if found:
+        raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
+
+
+def rows_by_bucket(place: IcebergPlace, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of the snapshot that was examined, a table a bucket, in memory one after the other.
+
+    Raises `LakeMismatchError` for files of another partition spec, of which the bucket cannot be told.
+    """
+    if examined.snapshot_id is None:
+        return
+    table = place.require()
+    snapshot = require_snapshot(table.metadata, examined.snapshot_id)
+    how = projection(snapshot_schema(table.metadata, snapshot), examined.schema, None, examined.schema)
+    by_bucket: dict[int, list[LakeSplit]] = {}
+    for split in plan_splits(table, snapshot, AlwaysTrue(), examined.num_buckets):
+        bucket = split.bucket if examined.bucket_key is not None else 0
+        if bucket is None:
+            raise LakeMismatchError(
+                f"lake file {split.location} has another partition spec than [{', '.join(examined.spec)}]: the bucket "
+                "of its rows is not known; rewrite the table's files with the engine that wrote them"
+            )
+        by_bucket.setdefault(bucket, []).append(split)
+    for bucket, splits in sorted(by_bucket.items()):
+        batches = [b for s in splits for b in read_split(place.files_at(s.location), s, how)]
+        rows = pa.Table.from_batches(batches, examined.schema.arrow)
+        if rows.num_rows:
+            yield bucket, rows
 
 
 def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
@@ -120,12 +178,6 @@ def _unfit(metadata: TableMetadata) -> list[str]:
     found = []
     if metadata.format_version != FORMAT_VERSION:
         found.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    if metadata.schema().identifier_field_ids:
-        names = sorted(metadata.schema().identifier_field_names())
-        found.append(
-            f"it has the identifier fields {', '.join(names)}, and adopting rows by key is not built yet; drop the "
-            "identifier fields if rows need not be unique"
-        )
     return found
 
 
@@ -178,12 +230,11 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], str |
     return tuple(schema.find_field(field.source_id).name for field in fields), bucket_key, num_buckets
 
 
-def claim(place: IcebergPlace, examined: Adoptable) -> LakeSnapshot:
-    """Let the lake be the table's, with all that it holds below offset 0. See the module.
+def claim(place: IcebergPlace, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+    """Let the lake be the table's, with all that it holds below these offsets. See the module.
 
     Raises `CommitConflictError` where it changed since it was examined, `CommitStateUnknownError`.
     """
-    offsets = dict.fromkeys(range(place.spec.num_buckets), 0)
     table_uuid = place.spec.table_uuid
 
     def validated(metadata: TableMetadata) -> Change:
@@ -199,7 +250,7 @@ def claim(place: IcebergPlace, examined: Adoptable) -> LakeSnapshot:
         return Change(operation, summary=summary, properties=properties)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms)
+    return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
 
 
 def release(place: IcebergPlace) -> None:

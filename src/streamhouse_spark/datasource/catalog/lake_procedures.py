@@ -10,6 +10,7 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log.cleaning import GRACE_MS, clean
+from streamhouse_spark.values import parse_names
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
@@ -59,5 +60,6 @@ def rewrite_manifests(connection: Connection, given: Mapping[str, Any]) -> Rows:
 
 def adopt(connection: Connection, given: Mapping[str, Any]) -> Rows:
     name, lake = table_name_of(given["table"]), given["lake"]
-    report = connection.warehouse().adopt_table(name, lake, dry_run=given["dry_run"])
+    key = parse_names(given["primary_key"] or "")
+    report = connection.warehouse().adopt_table(name, lake, primary_key=key, dry_run=given["dry_run"])
     return [(report.table, report.location, report.snapshot_id, report.rows, report.files, given["dry_run"])]

@@ -177,6 +177,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (
                 Parameter("table", "string", "Name of the new table, <database>.<table>"),
                 Parameter("lake", "string", "The Iceberg table in the lake's catalog; the same name if null", "NULL"),
+                Parameter("primary_key", "string", "Columns that tell rows apart, with commas between them", "NULL"),
                 _DRY_RUN,
             ),
             "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
