@@ -30,7 +30,7 @@ from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.renaming import free, is_named, rename
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_unicode
-from streamhouse_spark.paths import lake_location, parse_database, parse_table_name
+from streamhouse_spark.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
 from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.stores import storage_for
@@ -239,15 +239,16 @@ class Warehouse:
         to be unique by key, which is verified; they are also copied to the hot store as snapshots by key, bucket by
         bucket, each sorted in memory, so that lookups and changes know them and streams begin with them.
 
-        Dropping the table leaves the Iceberg table, rows tiered later included, as nobody's. With ``dry_run`` nothing
-        is changed.
+        A warehouse is made around a folder ``lake`` with Iceberg tables where there is none yet. Dropping the table
+        leaves the Iceberg table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
         `LakeMismatchError` naming all that does not fit (format version, partitions, types, nested required fields,
         equality deletes, keys that are not unique, another owner), `TableExistsError`, `InvalidOptionError`, all before
         the Iceberg table or the name is touched; `CommitConflictError` where the Iceberg table changed meanwhile.
         """
-        self._require() if dry_run else self._ensure()
+        if not dry_run:
+            self._ensure(around=LAKE_PREFIX.rstrip("/"))
         return adopt_table(self, name, lake, primary_key, properties, dry_run=dry_run)
 
     def table(self, name: str) -> Table:
@@ -328,8 +329,8 @@ class Warehouse:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _ensure(self) -> None:
-        names.create_warehouse(self._storage, self._world)
+    def _ensure(self, *, around: str | None = None) -> None:
+        names.create_warehouse(self._storage, self._world, around=around)
         self._known = True
 
     def _require(self) -> None:

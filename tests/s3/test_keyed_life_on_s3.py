@@ -11,6 +11,7 @@ from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import open_view
@@ -80,3 +81,19 @@ def test_a_keyed_life(s3_server: S3Server, tmp_path, monkeypatch):
         table.upsert([{"id": 1, "text": "again"}])
         tier(table)
         assert rows_of(table.to_arrow()) == {1: "again"} == rows_of(table.lake.to_arrow())
+
+
+def test_an_iceberg_table_on_s3_is_adopted(s3_server: S3Server, own_cache):
+    location, settings = f"s3://{s3_server.new_bucket()}/wh", settings_for(s3_server.endpoint)
+    warehouse = Warehouse(location, settings)
+    warehouse.create_database("sales")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+    made = FileCatalog(warehouse.storage).create_table("sales.people", schema, properties={"format-version": "2"})
+    made.append(pa.table({"id": [1, 2], "text": ["old"] * 2}, schema=schema))
+    report = warehouse.adopt_table("sales.people", primary_key=["id"])
+    assert report.location == f"{location}/lake/sales/people"
+    table = warehouse.table("sales.people")
+    table.upsert([{"id": 2, "text": "new"}])
+    assert rows_of(table.to_arrow()) == {1: "old", 2: "new"}
+    tier(table)
+    assert rows_of(table.lake.to_arrow()) == {1: "old", 2: "new"} == rows_of(table.to_arrow())

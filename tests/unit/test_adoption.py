@@ -197,8 +197,20 @@ def test_a_dry_run_changes_nothing(wh, catalog, store):
     )
     assert {info.key: store.read(info.key) for info in store.list("")} == before
     nowhere = Warehouse("x", storage=MemoryStorage(wh.world, name="elsewhere"), world=wh.world)
-    with pytest.raises(WarehouseNotFoundError):
+    with pytest.raises(LakeMismatchError, match=r"no Iceberg table a\.b"):
         nowhere.adopt_table("a.b", dry_run=True)
+
+
+def test_a_warehouse_is_made_around_a_lake(store, world):
+    made(FileCatalog(store, world=world), "legacy.orders")
+    warehouse = Warehouse("wh", storage=store, world=world)
+    assert warehouse.adopt_table("sales.orders", "legacy.orders", dry_run=True).rows == 6
+    with pytest.raises(WarehouseNotFoundError, match="holds lake"):
+        warehouse.create_table("sales.orders", "id INT")
+    with pytest.raises(WarehouseNotFoundError):
+        warehouse.tables()
+    warehouse.adopt_table("sales.orders", "legacy.orders")
+    assert rows_of(warehouse.table("sales.orders").to_arrow()) == OLD
 
 
 # -- what has no offset -----------------------------------------------------------------------------------------------

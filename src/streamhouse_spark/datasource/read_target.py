@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from streamhouse_spark.binlog import binlog_schema
+from streamhouse_spark.datasource.bounds import require_offsets_of_all
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.metadata_columns import (
@@ -17,7 +18,6 @@ from streamhouse_spark.log.metadata_columns import (
     with_fields,
 )
 from streamhouse_spark.options import FULL, LATEST, ReadOptions, StreamReadOptions
-from streamhouse_spark.properties import NOTHING_ADOPTED
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
 
@@ -55,7 +55,7 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
             return ReadTarget("lake", name, suffix, table.schema)
         if logged:
             _require_change_feed(table, name, options.read_change_feed)
-            _require_all_in_log(table, name, options)
+            require_offsets_of_all(table.state, options)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
         return ReadTarget("union", name, suffix, table.schema)
     view = open_view(table, suffix)
@@ -79,7 +79,7 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
     """Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
-        _require_all_in_log(table, table.name, options)
+        require_offsets_of_all(table.state, options)
         return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
     open_view(table, suffix)
     if suffix == BINLOG:
@@ -100,16 +100,6 @@ def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> Non
             f"{name} has a primary key, so that its log holds changes: streams, offsets, start and end times and "
             f"includeMetadata read them with readChangeFeed=true, or as {name}$changelog; a batch read without these "
             "options gives the current rows"
-        )
-
-
-def _require_all_in_log(table: Table, name: str, options: ReadOptions | StreamReadOptions) -> None:
-    """Rows of an Iceberg table that the table was made of have no offsets: never leave them out unseen."""
-    is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
-    if is_full and not options.read_change_feed and table.properties.datalake_adopted not in (None, NOTHING_ADOPTED):
-        raise InvalidOptionError(
-            f"{name} was made of an Iceberg table, whose rows have no offsets and are not streamed: say "
-            "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"
         )
 
 
