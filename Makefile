@@ -49,8 +49,8 @@ bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, sa
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: soak
-soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories
-	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills --rounds $(SOAK_ROUNDS)
+soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories, 500 tiering rounds
+	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills lake_rounds --rounds $(SOAK_ROUNDS)
 	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: differential
@@ -84,6 +84,10 @@ matrix-s3: $(VENV)/dev.stamp
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
+.PHONY: catalogs
+catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
+	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
+
 .PHONY: clean
 clean: ## remove environments, caches and build results
 	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -98,6 +102,10 @@ $(VENV)/demo.stamp: $(PROJECT) | $(BIN)/python
 $(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),dev)
 	@touch $@
+
+$(VENV)/catalogs.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),catalogs)
+	@touch $@ $(VENV)/dev.stamp
 
 $(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),bench)

@@ -1,21 +1,26 @@
-"""What `Warehouse.create_table` is asked for, checked and as the action that creates it. Pure."""
+"""What `Warehouse.create_table` is asked for, checked and as the action that creates it, and its first record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
 from streamhouse_spark.log.actions import Create
+from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.model import TablePath, is_text_list
+from streamhouse_spark.paths import commit_key, manifest_key
 from streamhouse_spark.properties import (
+    ADOPTED,
     PRIMARY_KEY,
     check_partition_columns,
     default_bucket_key,
     parse_properties,
 )
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.storage import Storage
 from streamhouse_spark.values import join_names, parse_names
 
 if TYPE_CHECKING:
@@ -26,30 +31,58 @@ if TYPE_CHECKING:
 
 def create_action(
     path: TablePath,
-    schema: pa.Schema | str | SparkSchema,
+    schema: pa.Schema | str | SparkSchema | TableSchema,
     primary_key: Sequence[str],
     partition_by: Sequence[str],
     buckets: int | None,
     properties: Mapping[str, str] | None,
+    *,
+    adopted: str | None = None,
+    chooses_bucket_key: bool = True,
 ) -> Create:
     """The table as it is to be created, yet without a place for its lake.
 
-    Raises `InvalidOptionError`, `SchemaMismatchError` for what cannot be.
+    ``adopted`` is the value of the property `ADOPTED`, which nobody else may give. Raises `InvalidOptionError`,
+    `SchemaMismatchError` for what cannot be.
     """
     _check_arguments(path, primary_key, partition_by, properties)
     texts = {str(k): str(v) for k, v in (properties or {}).items()}
+    if ADOPTED in texts:
+        raise InvalidOptionError(
+            f"table {path}: the property {ADOPTED} says that a table was made of an Iceberg table, and is set by "
+            "adopting one (adopt_table); leave it out"
+        )
+    if adopted is not None:
+        texts[ADOPTED] = adopted
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
-    table_schema = TableSchema.of(schema)
+    table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
     partitions = check_partition_columns(partition_by, table_schema)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
-        table_schema = _keyed(path, table_schema, primary_key, partitions, texts)
+        table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
     parsed = parse_properties(texts, table_schema, partitions)
     return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
 
 
+def put_first_record(storage: Storage, record: Record) -> None:
+    """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
+    uuid = record.table_uuid
+    encoded = encode_record(record, uuid)
+    if encoded.manifest is not None:
+        with suppress(ObjectExistsError):
+            storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
+    with suppress(ObjectExistsError):
+        storage.put_if_absent(commit_key(uuid, 1), encoded.data)
+
+
 def _keyed(
-    path: TablePath, schema: TableSchema, primary_key: Sequence[str], partitions: Sequence[str], texts: dict[str, str]
+    path: TablePath,
+    schema: TableSchema,
+    primary_key: Sequence[str],
+    partitions: Sequence[str],
+    texts: dict[str, str],
+    *,
+    chooses: bool,
 ) -> TableSchema:
     """The schema with a key that is NOT NULL; ``texts`` get the key, and a bucket key, as the table has them."""
     from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
@@ -63,7 +96,8 @@ def _keyed(
     schema = TableSchema(tuple(replace(c, nullable=c.nullable and c.name not in names) for c in schema.columns))
     texts[PRIMARY_KEY] = join_names(names)
     parse_keyed_properties(texts, schema, partitions)
-    if not texts.get("bucket.key", "").strip() and (chosen := default_bucket_key(names, partitions, schema)):
+    chosen = default_bucket_key(names, partitions, schema) if chooses else None
+    if chosen and not texts.get("bucket.key", "").strip():
         texts["bucket.key"] = join_names([chosen])
     if parse_properties(texts, schema, partitions).bucket_num > 1 and not texts.get("bucket.key", "").strip():
         raise InvalidOptionError(

@@ -10,7 +10,10 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.base import LakePlan, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakePlan, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.manifest_rewriting import ManifestReport
+from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
+from streamhouse_spark.log.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import parse_properties
@@ -32,8 +35,16 @@ def open_lake(table: Table) -> LakeTable:
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog."""
+    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
+
+    One that was adopted stays, as nobody's.
+    """
     properties = parse_properties(state.properties, state.schema, state.partition_by)
+    if properties.datalake_adopted is not None:
+        from streamhouse_spark.lake.open import release_lake_table
+
+        release_lake_table(storage, settings, state, world)
+        return
     is_outside = properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings)
     if is_outside or not storage.list_names(f"{state.lake_location}/"):
         return
@@ -85,6 +96,39 @@ class LakeView:
             predicates=projection.predicates,
             schema=self._table.state.schema,
         )
+
+    # -- maintenance, a verb at a time ----------------------------------------------------------------------------
+
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        """Write small neighbouring files of a bucket as few, without the rows that are deleted.
+
+        See `streamhouse_spark.lake_upkeep.compact`.
+        """
+        return compact(self._table, self._lake, dry_run=dry_run)
+
+    def expire_snapshots(
+        self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False
+    ) -> ExpireReport:
+        """Drop old snapshots, and the files that only they need.
+
+        See `streamhouse_spark.lake_upkeep.expire_snapshots`.
+        """
+        return expire_snapshots(
+            self._table, self._lake, retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
+        )
+
+    def remove_orphan_files(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        """Delete files of the lake table that no snapshot needs and that are older than ``grace_ms``; returns their
+        keys. Raises `InvalidOptionError` for a grace below ten minutes, `CommitConflictError`: run it again.
+        """
+        check_grace(grace_ms)
+        return self._lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        """Join manifests to few large ones. See `streamhouse_spark.lake_upkeep.rewrite_manifests`."""
+        return rewrite_manifests(self._table, self._lake, dry_run=dry_run)
+
+    # -- metadata -------------------------------------------------------------------------------------------------
 
     def metadata_table_names(self) -> tuple[str, ...]:
         return self._lake.metadata_table_names()

@@ -8,12 +8,13 @@ snapshots expired where the table's properties say so, and what no snapshot need
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
-from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake_upkeep import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import plan_trim, trim
 
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.table import Table
 
 logger = logging.getLogger(__name__)
-
-SNAPSHOTS_KEPT = 10
-SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class LakeMaintainReport:
-    """What was done to the lake table, or with ``dry_run`` would be."""
-
-    compacted: CompactReport = field(default_factory=CompactReport)
-    expired: ExpireReport = field(default_factory=ExpireReport)
-    orphans: tuple[str, ...] = ()
-    """Keys of files that no snapshot needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +37,10 @@ class MaintainReport:
     """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
 
 
-def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
-    """See `Table.maintain`."""
+def maintain(
+    table: Table, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
+) -> MaintainReport:
+    """See `Table.maintain`. Of the lake only these steps are done."""
     check_grace(grace_ms)
     has_lake = table.refresh().recorded_lake is not None and table.properties.datalake_enabled
     lake = table.open_lake() if has_lake else None
@@ -65,7 +55,7 @@ def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
-    upkept = _maintain_lake(table, lake, grace_ms, dry_run=dry_run) if lake is not None else None
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake is not None else None
     return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
 
 
@@ -80,23 +70,6 @@ def _publish_snapshots(table: Table) -> int:
     due = due_buckets(state, table.storage.now_ms(), properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
     tablet_of = table.keyed.shape().tablet_of
     return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
-
-
-def _maintain_lake(table: Table, lake: LakeTable, grace_ms: int, *, dry_run: bool) -> LakeMaintainReport:
-    """Tiering goes on meanwhile; a step that loses a race against it is left to the next maintenance."""
-    properties = table.properties
-    compacted, expired = CompactReport(), ExpireReport()
-    orphans: tuple[str, ...] = ()
-    try:
-        if properties.datalake_auto_compaction:
-            compacted = lake.compact(dry_run=dry_run)
-        if properties.datalake_auto_expire_snapshot:
-            expired = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run)
-        orphans = tuple(lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run))
-        lake.prune_metadata(dry_run=dry_run)
-    except CommitConflictError as conflict:
-        logger.info("maintenance of the lake of %s goes on next time: %s", table.name, conflict)
-    return LakeMaintainReport(compacted, expired, orphans)
 
 
 def _settled(table: Table, lake: LakeTable) -> Mapping[int, int]:

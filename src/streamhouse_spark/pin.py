@@ -19,6 +19,7 @@ from streamhouse_spark.log.retention import effective_times_ms
 from streamhouse_spark.log.scan import hot_range
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.properties import ADOPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
 
     Raises `OffsetsTrimmedError` where log and lake do not reach so far back, or the table was truncated later.
     """
+    if ADOPTED in state.properties and timestamp_ms < state.created_ms:
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was made of an Iceberg table later, at "
+            f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time",
+        )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
     pair = _newest_within(state, ends)

@@ -54,6 +54,9 @@ class TableProperties:
     """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records, so that reads
     skip segments; ``*`` means all that can have them. Where not set: the partition columns, the bucket key, and
     columns of dates and timestamps."""
+    datalake_adopted: str | None = None
+    """``table.datalake.adopted``: the newest snapshot of the Iceberg table that the table was made of, or ``empty``.
+    Set by adopting it."""
     comment: str | None = None
     """``comment``: what the table is for, in the user's words."""
     primary_key: tuple[str, ...] = ()
@@ -61,6 +64,9 @@ class TableProperties:
 
 
 PRIMARY_KEY: Final = "primary.key"
+ADOPTED: Final = "table.datalake.adopted"
+NOTHING_ADOPTED: Final = "empty"
+"""Its value where the Iceberg table had no snapshot."""
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
@@ -73,6 +79,7 @@ FIXED_PROPERTIES: Final = frozenset(
         "bucket.num",
         "bucket.key",
         "table.datalake.format",
+        ADOPTED,
         PRIMARY_KEY,
         MERGE_ENGINE,
         VERSION_COLUMN,
@@ -89,6 +96,7 @@ _KNOWN: Final = (
     "table.datalake.freshness",
     "table.datalake.auto-compaction",
     "table.datalake.auto-expire-snapshot",
+    ADOPTED,
     "table.log.ttl",
     "table.log.arrow.compression.type",
     "table.statistics.columns",
@@ -157,6 +165,7 @@ def parse_properties(
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
         statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
+        datalake_adopted=get(ADOPTED),
         comment=get("comment"),
         primary_key=primary_key,
     )

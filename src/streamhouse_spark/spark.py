@@ -191,8 +191,10 @@ class TieringService:
     A table is tiered so that no row waits longer than its ``table.datalake.freshness``; among several, the one whose
     oldest row is due first goes first, and up to four tables are worked on at once. New tables are found within
     seconds. An error of one table is logged, shown by `status` and tried again after a growing pause; the others go on.
-    Now and then each table is also maintained: small segments are merged, the log is trimmed, what nobody needs is
-    deleted, and lake files are compacted and snapshots expired where the table's properties say so.
+    Each table is also maintained: every ten minutes small segments are merged, the log is trimmed and what nobody needs
+    is deleted. Where the table's properties say so, lake files are compacted after ten rounds and old snapshots expired
+    after fifty. That runs in this process, one table in a thread; what fails in it is shown by `status`, and tiering
+    goes on.
 
     Several services, on one host or on many, may serve one warehouse: they divide the tables by claims, and the fenced
     lake commit keeps them right even where two work on one table.

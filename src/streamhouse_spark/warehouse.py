@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.adoption import AdoptReport, adopt_table
 from streamhouse_spark.clock import World
-from streamhouse_spark.creation import create_action
+from streamhouse_spark.creation import create_action, put_first_record
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
     InvalidOptionError,
-    ObjectExistsError,
     StorageError,
     StreamhouseError,
     TableExistsError,
@@ -26,11 +26,11 @@ from streamhouse_spark.log.actions import Create, Drop
 from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.dropping import clean_dropped
-from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.renaming import free, is_named, rename
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_unicode
-from streamhouse_spark.paths import commit_key, lake_location, manifest_key, parse_database, parse_table_name
+from streamhouse_spark.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
 from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.stores import storage_for
@@ -215,11 +215,41 @@ class Warehouse:
             uuid = self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
             record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
-            self._put_first_record(record)
+            put_first_record(self._storage, record)
             if names.point(self._storage, path, pointer, uuid, self._world):
                 names.create_database(self._storage, path.database, self._world)  # if it was dropped meanwhile
                 return self.table(str(path))
         raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
+
+    def adopt_table(
+        self,
+        name: str,
+        lake: str | None = None,
+        *,
+        primary_key: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> AdoptReport:
+        """Make a table of an Iceberg table that is there, whose rows become its history without being written again.
+
+        ``lake`` is the ``<database>.<table>`` of the Iceberg table in the lake's catalog, that of ``name`` by default;
+        columns, partitions and buckets are its own. Offset 0 is behind its rows: reads of the table and of its lake
+        have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the same
+        Iceberg table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, rows have
+        to be unique by key, which is verified; they are also copied to the hot store as snapshots by key, bucket by
+        bucket, each sorted in memory, so that lookups and changes know them and streams begin with them.
+
+        A warehouse is made around a folder ``lake`` with Iceberg tables where there is none yet. Dropping the table
+        leaves the Iceberg table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
+
+        **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
+        `LakeMismatchError` naming all that does not fit (format version, partitions, types, nested required fields,
+        equality deletes, keys that are not unique, another owner), `TableExistsError`, `InvalidOptionError`, all before
+        the Iceberg table or the name is touched; `CommitConflictError` where the Iceberg table changed meanwhile.
+        """
+        if not dry_run:
+            self._ensure(around=LAKE_PREFIX.rstrip("/"))
+        return adopt_table(self, name, lake, primary_key, properties, dry_run=dry_run)
 
     def table(self, name: str) -> Table:
         """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
@@ -299,18 +329,8 @@ class Warehouse:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _put_first_record(self, record: Record) -> None:
-        """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
-        uuid = record.table_uuid
-        encoded = encode_record(record, uuid)
-        if encoded.manifest is not None:
-            with suppress(ObjectExistsError):
-                self._storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
-        with suppress(ObjectExistsError):
-            self._storage.put_if_absent(commit_key(uuid, 1), encoded.data)
-
-    def _ensure(self) -> None:
-        names.create_warehouse(self._storage, self._world)
+    def _ensure(self, *, around: str | None = None) -> None:
+        names.create_warehouse(self._storage, self._world, around=around)
         self._known = True
 
     def _require(self) -> None:

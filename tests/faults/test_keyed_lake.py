@@ -140,8 +140,7 @@ def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch):
                 if number == at:
                     rival.tier()
                     rival.lake().compact()
-                    if rival.lake().is_maintained:
-                        rival.lake().expire(keep_last=1, keep_ms=-60_000)
+                    rival.lake().expire(keep_last=1, keep_ms=-60_000)
                 return None
 
             faulty = FaultyStorage(storage, interrupt)

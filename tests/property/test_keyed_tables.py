@@ -293,7 +293,7 @@ class History:
 
     def expire(self, table):
         self.clock.advance(HOUR_MS)
-        if table.open_lake().exists() and table.open_lake().is_maintained:
+        if table.open_lake().exists():
             table.open_lake().expire(keep_last=1, keep_ms=0)
 
     def lookup(self, table):

@@ -23,7 +23,9 @@ from faults.sequential import one_thing_at_a_time
 from faults.sweep import Figures, sweep_pairs, sweep_scenario
 from kills.keyed_rounds import keyed_kill_rounds
 from kills.rounds import kill_rounds
+from soak.lake_rounds import rounds_in
 from soak.power import PowerTestUnavailableError, power_cycles
+from streamhouse_spark.kv.tablets import close_tablets
 
 LONG_SCENARIOS = (
     "clean",
@@ -102,7 +104,6 @@ def keyed_histories(arguments: argparse.Namespace) -> str:
     """Random histories of tables with a primary key against a dictionary: without a lake, and with each kind."""
     from property.test_keyed_tables import History
     from streamhouse_spark.kv import snapshots
-    from streamhouse_spark.kv.tablets import close_tablets
 
     snapshots.CHANGES_MIN = 5
     steps, faults, folds, rounds = 0, 0, 0, 0
@@ -141,6 +142,22 @@ def keyed_kills(arguments: argparse.Namespace) -> str:
     )
 
 
+def lake_rounds(arguments: argparse.Namespace) -> str:
+    """Tiering rounds with the service's maintenance, five minutes apart: neither times nor files grow."""
+    done = []
+    for is_keyed in (False, True):
+        with workspace() as directory, one_thing_at_a_time():
+            os.environ["STREAMHOUSE_CACHE_DIR"] = str(directory / "cache")
+            rounds = rounds_in(directory, is_keyed=is_keyed, pace_ms=300_000)
+            for _ in range(arguments.lake_rounds // 50):
+                rounds.run(50)
+                say(f"  {'keyed' if is_keyed else 'log'}, {len(rounds.round_ms)} rounds: {dict(rounds.counts())}")
+            rounds.require_right()
+            close_tablets()
+        done.append(f"{'keyed' if is_keyed else 'log'} table: {rounds.times()}")
+    return "; ".join(done)
+
+
 def power(arguments: argparse.Namespace) -> str:
     """Power cuts under a file system of its own."""
     try:
@@ -170,7 +187,7 @@ class workspace:  # noqa: N801 - used like a function
 
 PARTS = {
     part.__name__: part
-    for part in (faults, pairs, interleavings, histories, keyed_histories, kills, keyed_kills, power)
+    for part in (faults, pairs, interleavings, histories, keyed_histories, kills, keyed_kills, lake_rounds, power)
 }
 
 
@@ -182,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--rounds", type=int, default=1000, help="rounds of kills")
+    parser.add_argument("--lake-rounds", type=int, default=500, help="rounds of tiering, for each kind of table")
     parser.add_argument("--cycles", type=int, default=200, help="power cuts")
     parser.add_argument("--examples", type=int, default=2000, help="random histories")
     parser.add_argument("--seed", type=int, default=1)

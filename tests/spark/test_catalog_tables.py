@@ -269,5 +269,5 @@ def test_procedures(spark, database, wh: Warehouse):
         assert set(wh.table(f"{database}.t").state.consumers) == left
     with pytest.raises(AnalysisException, match="TABLE_NOT_FOUND"):
         spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()
-    with pytest.raises(AnalysisException, match=r"PROCEDURE_NOT_FOUND.*expire_lake_snapshots"):
+    with pytest.raises(AnalysisException, match=r"PROCEDURE_NOT_FOUND.*expire_snapshots"):
         spark.sql("CALL streamhouse.system.absent()")

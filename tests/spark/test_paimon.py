@@ -184,7 +184,7 @@ def test_a_tag_is_read_by_name_when_its_snapshot_has_expired(spark, wh):
         job.run(run_tasks_locally(table.storage, table.settings, table.world))
         if number == 0:
             CatalogFactory.create({"warehouse": f"{wh.url}/lake"}).get_table("paimon_lake.tagged").create_tag("first")
-    expire = "CALL streamhouse.system.expire_lake_snapshots(table => 'paimon_lake.tagged', retain_last => 1, "
+    expire = "CALL streamhouse.system.expire_snapshots(table => 'paimon_lake.tagged', retain_last => 1, "
     assert spark.sql(f"{expire} older_than => current_timestamp())").first()["snapshots"] == 2
     lake = "streamhouse.paimon_lake.`tagged$lake`"
     assert _ids(spark.sql(f"SELECT * FROM {lake} VERSION AS OF 'first'")) == [0]

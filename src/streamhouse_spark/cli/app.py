@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import click
 
+from streamhouse_spark.cli.adopt_command import adopt
 from streamhouse_spark.cli.demo_command import demo
 from streamhouse_spark.cli.jar_command import jar
+from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
@@ -17,9 +19,10 @@ from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "alter", "rename", "truncate", "drop"),
+    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
+    "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
 }
 _EXAMPLES: Final = """
 streamhouse demo
@@ -66,6 +69,7 @@ for _command in (
     ls,
     describe,
     create,
+    adopt,
     alter,
     rename,
     truncate,
@@ -75,6 +79,10 @@ for _command in (
     append,
     tier,
     maintain,
+    compact,
+    expire_snapshots,
+    remove_orphan_files,
+    rewrite_manifests,
     snapshots,
     segments,
     verify,

@@ -382,8 +382,8 @@ streamhouse -w ./warehouse drop sales.orders --yes
 def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: bool) -> None:
     """Drop a table and its lake table, after asking.
 
-    The name is free at once. Files are deleted later, by `streamhouse maintain`, when readers that are under way can
-    no longer need them.
+    A lake table that was adopted stays, with all rows in it. The name is free at once. Files are deleted later, by
+    `streamhouse maintain`, when readers that are under way can no longer need them.
     """
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")
@@ -395,6 +395,8 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
     what = (
         f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
     )
+    if opened.properties.datalake_adopted is not None:
+        what += "; the Iceberg table was adopted and stays, with all rows in it"
     if dry_run:
         session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {what}", markup=False))
         return

@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from streamhouse_spark.binlog import binlog_schema
+from streamhouse_spark.datasource.bounds import require_offsets_of_all
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.metadata_columns import (
@@ -54,6 +55,7 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
             return ReadTarget("lake", name, suffix, table.schema)
         if logged:
             _require_change_feed(table, name, options.read_change_feed)
+            require_offsets_of_all(table.state, options)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
         return ReadTarget("union", name, suffix, table.schema)
     view = open_view(table, suffix)
@@ -77,6 +79,7 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
     """Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
+        require_offsets_of_all(table.state, options)
         return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
     open_view(table, suffix)
     if suffix == BINLOG:

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.tiering_job import tier_table
+from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 POLL_MS = 500
 LISTING_MS = 5_000
-MAINTENANCE_MS = 10 * 60_000
 TABLES_AT_ONCE = 4
 _BACKOFF_MS = 1_000
 _BACKOFF_MS_MAX = 300_000
@@ -55,6 +55,7 @@ class TableStatus:
     """First line of the last error, None after a success."""
     failures: int = 0
     """Errors since the last success."""
+    upkeep: UpkeepStatus = field(default_factory=UpkeepStatus)
 
 
 @dataclass
@@ -63,9 +64,9 @@ class _Entry:
 
     table: Table
     status: TableStatus
+    upkeep: Upkeep
     work: Future[None] | None = None
     not_before_ms: int = 0
-    maintained_ms: int | None = None
     last_duration_ms: int = 0
 
 
@@ -169,8 +170,11 @@ class Service:
             return
         with self._lock:
             kept = {u: e for u, e in self._entries.items() if u in found or (e.work is not None and not e.work.done())}
-            new = {u: _Entry(t, TableStatus(t.name)) for u, t in found.items() if u not in kept}
+            new = {u: self._entry(t) for u, t in found.items() if u not in kept}
             self._entries = {**kept, **new}
+
+    def _entry(self, table: Table) -> _Entry:
+        return _Entry(table, TableStatus(table.name), Upkeep(self._clock.boot_ms(), self._maintenance_ms))
 
     def _all_names(self) -> Iterator[str]:
         storage = self._connection.warehouse().storage
@@ -190,7 +194,7 @@ class Service:
             except StreamhouseError as error:
                 self._failed(entry, error)
                 continue
-            if overdue_ms >= 0 or self._maintenance_is_due(entry):
+            if overdue_ms >= 0 or entry.upkeep.is_due(now_ms):
                 due.append((overdue_ms, entry))
         return [entry for _, entry in sorted(due, key=lambda pair: -pair[0])]
 
@@ -208,13 +212,6 @@ class Service:
         head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
         return lag_ms - (freshness_ms - head_start_ms)
 
-    def _maintenance_is_due(self, entry: _Entry) -> bool:
-        if entry.maintained_ms is None:
-            entry.maintained_ms = (
-                self._clock.boot_ms()
-            )  # not at once: several services that start together would all do it
-        return self._clock.boot_ms() - entry.maintained_ms >= self._maintenance_ms
-
     # -- one table, in a worker thread ----------------------------------------------------------------------------
 
     def _work(self, entry: _Entry) -> None:
@@ -226,8 +223,7 @@ class Service:
                 return
             try:
                 self._tier(entry)
-                if self._maintenance_is_due(entry):
-                    self._maintain(entry)
+                self._keep_up(entry)
             finally:
                 release_claim(table.storage, table.uuid, self._service_id)
             self._note(entry, doing="waiting", error=None, failures=0)
@@ -241,6 +237,7 @@ class Service:
         report = tier_table(entry.table, self._stoppable(entry))
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
+        entry.upkeep.add_rounds(len(report.snapshots))
         status = entry.status
         self._note(
             entry,
@@ -261,27 +258,44 @@ class Service:
 
         return run
 
-    def _maintain(self, entry: _Entry) -> None:
+    def _keep_up(self, entry: _Entry) -> None:
+        """Maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
+        upkept = entry.status.upkeep
         self._note(entry, doing="maintaining")
-        entry.maintained_ms = self._clock.boot_ms()
-        upkept = entry.table.maintain().lake
-        if upkept is not None:
-            self._note(entry, healed_rows=entry.status.healed_rows + upkept.compacted.healed_rows)
-        if self._clock.boot_ms() - self._dropped_cleaned_ms >= self._maintenance_ms:
-            self._dropped_cleaned_ms = self._clock.boot_ms()
+        try:
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
+            report = entry.upkeep.run(entry.table, self._clock.boot_ms())
+            self._clean_dropped()
+        except Exception as error:  # nothing of it may stop tiering; nothing is hidden
+            text = _first_line(error)
+            logger.exception("maintenance of %s failed, tiering goes on: %s", entry.table.name, text)
+            self._note(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            return
+        if report is not None:
+            healed = entry.status.healed_rows + report.compacted.healed_rows
+            self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
+
+    def _clean_dropped(self) -> None:
+        now_ms = self._clock.boot_ms()
+        if now_ms - self._dropped_cleaned_ms >= self._maintenance_ms:
+            self._dropped_cleaned_ms = now_ms
             self._connection.warehouse().clean_dropped()
 
     def _failed(self, entry: _Entry, error: Exception) -> None:
         failures = entry.status.failures + 1
         backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2 ** min(failures - 1, 16))
         entry.not_before_ms = self._clock.boot_ms() + backoff_ms
-        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        text = _first_line(error)
         logger.error("tiering %s failed, again in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
         self._note(entry, doing="failed", error=text, failures=failures)
 
     def _note(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:

@@ -6,8 +6,9 @@ are known afterwards as before, and a range that the hot log no longer has is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +23,16 @@ from streamhouse_spark.parallel import in_parallel
 
 COMPACT_FILES_MIN = 5
 """Fewer small neighbours than this are not worth a rewrite."""
+COMPACT_BYTES_MAX = 1 << 30
+"""Of one call, so that a tiering service comes back to its rounds; what is left is left to the next."""
+
+
+class _HasSize(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_HasSize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,10 @@ class CompactGroup:
     def num_rows(self) -> int:
         return sum(file.num_rows for file in self.stored)
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.stored)
+
 
 def plan_groups(
     stored: Sequence[StoredFile],
@@ -55,7 +70,7 @@ def plan_groups(
     target_bytes: int,
     files_min: int,
 ) -> list[CompactGroup]:
-    """Runs of at least ``files_min`` small files whose offset ranges follow each other.
+    """Runs of at least ``files_min`` small files whose offset ranges follow each other, of `COMPACT_BYTES_MAX` in all.
 
     ``footer`` says which offsets a file has, and None for one of another engine, which is left alone. It is asked only
     about files of places that have enough small ones.
@@ -66,7 +81,18 @@ def plan_groups(
     for file, offsets in zip(candidates, found, strict=True):
         if offsets is not None:
             by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
+    groups = (group for place in by_place.values() for group in _groups(place, target_bytes, files_min))
+    return list(within_budget(groups))
+
+
+def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
+    """The first groups, of `COMPACT_BYTES_MAX` together: one at least."""
+    num_bytes = 0
+    for group in groups:
+        num_bytes += group.size_bytes
+        if num_bytes > group.size_bytes and num_bytes > COMPACT_BYTES_MAX:
+            return
+        yield group
 
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
@@ -92,6 +118,12 @@ def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files
 
 
 def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+    """Without files at the start that are as large as all behind them: a row is rewritten a few times in its life, and
+    not in every compaction, while the number of files grows with the logarithm of their size.
+    """
+    sizes = [file.size_bytes for file, _ in run]
+    while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):
+        run, sizes = run[1:], sizes[1:]
     if len(run) >= files_min:
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 

@@ -36,15 +36,16 @@ from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
+from streamhouse_spark.lake.iceberg_metadata import parsed, remember, updated
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage import Storage
 
@@ -161,7 +162,7 @@ class FileCatalog(MetastoreCatalog):
         for requirement in requirements:
             requirement.validate(base.metadata)
         location = self._location(key, base.number)
-        changed = update_table_metadata(base.metadata, updates, metadata_location=location)
+        changed = updated(base.metadata, updates, location)
         if changed == base.metadata:
             return _response(base.metadata, location)
         version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms)
@@ -274,7 +275,7 @@ class FileCatalog(MetastoreCatalog):
 
     def _parsed(self, key: str, number: int, data: bytes) -> _Version:
         try:
-            return _Version(number, TableMetadataUtil.parse_raw(data.decode()))
+            return _Version(number, parsed(data))
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{_version_key(key, number)} is not Iceberg table metadata "
@@ -303,6 +304,7 @@ class FileCatalog(MetastoreCatalog):
             won = self._put_and_read_back(version_key, data)
         if not won:
             return None
+        remember(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and self._floor(key) >= number:
             return None  # the slot was free only because its file had been deleted: what was stored there is void

@@ -34,6 +34,7 @@ from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
+from streamhouse_spark.lake.iceberg_manifests import rewrite_manifests
 from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
@@ -46,6 +47,7 @@ from streamhouse_spark.lake.iceberg_read import (
 )
 from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet_read import read_split
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
@@ -263,8 +265,10 @@ class IcebergLake:
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
     def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
-        place = self.place
-        return remove_orphans(place.storage, place.catalog, place.load, grace_ms=grace_ms, dry_run=dry_run)
+        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        return rewrite_manifests(self.place, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
         catalog = self.place.catalog

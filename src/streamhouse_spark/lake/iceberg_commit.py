@@ -30,6 +30,7 @@ from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
+from streamhouse_spark.lake.iceberg_errors import catalog_answers
 from streamhouse_spark.lake.iceberg_offsets import find_commit
 from streamhouse_spark.lake.iceberg_snapshot import Change, SnapshotBuilder
 
@@ -55,7 +56,8 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
         if attempt:
             wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
             world.clock.sleep_ms(wait_ms * (0.5 + world.ids.jitter()))
-        table = catalog.load_table(identifier)
+        with catalog_answers(f"{'.'.join(identifier)} was loaded"):
+            table = catalog.load_table(identifier)
         landed = find_commit(table.metadata, commit_uuid)
         if landed is not None:
             return landed
@@ -82,7 +84,8 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
     """Metadata of the snapshot that was built on is gone: right only where another has taken its place since."""
-    now = catalog.load_table(table.name()).metadata.current_snapshot_id
+    with catalog_answers(f"{'.'.join(table.name())} was loaded"):
+        now = catalog.load_table(table.name()).metadata.current_snapshot_id
     if now == table.metadata.current_snapshot_id:
         raise CorruptDataError(
             f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
@@ -116,7 +119,7 @@ def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
     """The catalog commits on exactly the state that was validated, or fails."""
     head = metadata.refs.get(MAIN_BRANCH)
-    # Only catalogs that check requirements in this process know ours; in others no orphans are removed.
+    # Only catalogs that check requirements in this process know ours; for others see `iceberg_orphans`.
     own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
     requirements: tuple[Any, ...] = (
         *own,

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.base import CompactReport, LakeFile, WriteContext
 from streamhouse_spark.lake.bucket_files import write_rows
+from streamhouse_spark.lake.compaction import within_budget
 from streamhouse_spark.lake.data_file import is_keyed_file
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
@@ -64,12 +65,17 @@ class KeyedGroup:
     def num_rows(self) -> int:
         return sum(file.num_rows for file in self.files) - self.num_deleted
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
     def is_worth_it(self, target_bytes: int) -> bool:
         """Also where another engine added files: they may have keys a second time that never change again."""
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        sizes = [file.size_bytes for file in self.files]
-        small = [size for size in sizes if size < target_bytes // 2]
+        # The largest is what the others are joined with: alone it is no reason to write a bucket again.
+        sizes = sorted(file.size_bytes for file in self.files)
+        small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
         rows = sum(file.num_rows for file in self.files)
         return self.num_deleted > DELETED_SHARE_MIN * rows or (len(small) >= SMALL_FILES_MIN and has_many)
@@ -139,7 +145,7 @@ def plan_keyed_compaction(table: Table, snapshot: Snapshot, context: WriteContex
             by_place.setdefault(partition, []).append(task)
     key_ids = WriteShape.from_json(context.lake).field_ids(context.primary_key)
     groups = [_group(members, table, key_ids, num_buckets) for members in by_place.values()]
-    chosen = tuple(group for group in groups if group.is_worth_it(context.target_file_bytes))
+    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(context.target_file_bytes)))
     gone = {file.location for group in chosen for file in group.files}
     needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -28,8 +28,9 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField, column_map
+from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_schema import iceberg_type
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import Column, TableSchema
@@ -221,9 +222,8 @@ def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: 
         updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
     updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
     try:
-        catalog.commit_table(table, requirements, tuple(updates))
+        with commit_answers(f"columns of lake table {metadata.location}"):
+            catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:
         return False
-    except CommitStateUnknownException as error:
-        raise CommitStateUnknownError(f"lake table {metadata.location}: {error}; tier again") from error
     return True

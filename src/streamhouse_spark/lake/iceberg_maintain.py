@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -20,6 +20,7 @@ from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, CompactGroup, S
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
@@ -28,6 +29,7 @@ from streamhouse_spark.lake.iceberg_round import require_shape, require_written,
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
+from streamhouse_spark.parallel import in_parallel
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
@@ -163,7 +165,10 @@ def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older
 
 
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. Raises `CommitConflictError` when the table changed meanwhile."""
+    """Drop snapshots from the metadata.
+
+    Raises `CommitConflictError` when the table changed meanwhile, `CommitStateUnknownError`.
+    """
     head = table.metadata.refs.get(MAIN_BRANCH)
     requirements = (
         AssertTableUUID(uuid=table.metadata.table_uuid),
@@ -171,7 +176,8 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
     )
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
-        return catalog.commit_table(table, requirements, (update,)).metadata
+        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
+            return catalog.commit_table(table, requirements, (update,)).metadata
     except CommitFailedException as error:
         raise CommitConflictError(
             f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
@@ -181,14 +187,18 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
 def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     """Every file that the snapshots need: manifest lists, manifests, data and delete files; in no special order."""
     needed: dict[str, None] = {}
+    manifests: dict[str, ManifestFile] = {}
+
+    def locations(manifest: ManifestFile) -> list[str]:
+        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+
     with lake_metadata(table.location()):
-        for snapshot in snapshots:
+        for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
             needed[snapshot.manifest_list] = None
-            for manifest in manifests_of(table.io, snapshot):
-                if manifest.manifest_path in needed:
-                    continue
-                needed[manifest.manifest_path] = None
-                needed.update((e.data_file.file_path, None) for e in manifest.fetch_manifest_entry(table.io))
+            manifests.update((manifest.manifest_path, manifest) for manifest in found)
+        needed.update(dict.fromkeys(manifests))
+        for of_one in in_parallel(locations, list(manifests.values())):
+            needed.update(dict.fromkeys(of_one))
     return needed
 
 

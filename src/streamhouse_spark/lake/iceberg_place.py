@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -14,18 +14,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    LakeMismatchError,
-    StorageError,
-    StreamhouseError,
-)
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.iceberg_errors import catalog_answers, commit_answers
 from streamhouse_spark.lake.iceberg_evolve import Evolved, commit_columns, evolved, iceberg_columns
-from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties
+from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties, manifests_of
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
@@ -86,10 +81,10 @@ class IcebergPlace:
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
-                with suppress(NamespaceAlreadyExistsError):
+                with suppress(NamespaceAlreadyExistsError), catalog_answers(f"{self.spec.path} was made"):
                     self.catalog.create_namespace(self.identifier[:-1])
                 properties = {**TABLE_PROPERTIES, **self._identity(schema), "format-version": "2"}
-                with suppress(IcebergTableExistsError):
+                with suppress(IcebergTableExistsError), commit_answers(f"making the lake table of {self.spec.path}"):
                     self.catalog.create_table(
                         self.identifier, schema, self._new_location(), spec, properties=properties
                     )
@@ -140,7 +135,14 @@ class IcebergPlace:
             return
         if owner is not None:
             raise self._foreign(table.location(), owner)
-        with table.transaction() as transaction:
+        head = table.metadata.current_snapshot()
+        manifests = manifests_of(table.io, head) if head is not None else []
+        if any(m.has_added_files() or m.has_existing_files() for m in manifests):
+            raise LakeMismatchError(
+                f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
+                "make a table of it (adopt_table), or give this one another lake location"
+            )
+        with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
 
     def bring_up(self) -> None:
@@ -161,15 +163,9 @@ class IcebergPlace:
             owner = self.catalog.dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
         if owner != self.spec.table_uuid:
             return
-        try:
-            if purge:
-                self.catalog.purge_table(self.identifier)
-            else:
-                self.catalog.drop_table(self.identifier)
-        except NoSuchTableError:
-            return
-        except CommitStateUnknownException as error:
-            raise CommitStateUnknownError(f"lake table {'.'.join(self.identifier)}: {error}; drop it again") from error
+        drop = self.catalog.purge_table if purge else self.catalog.drop_table
+        with suppress(NoSuchTableError), commit_answers(f"dropping lake table {'.'.join(self.identifier)}"):
+            drop(self.identifier)
 
     def require_owner(self, metadata: TableMetadata) -> None:
         """Raises `LakeMismatchError` when the lake table is not this table's."""
@@ -189,7 +185,8 @@ class IcebergPlace:
         properties = catalog_properties(self.settings)
         if self._uses_files:
             return FileCatalog(self.storage, world=self.world, properties=properties)
-        return load_catalog(properties.pop("name", "lake"), **properties)
+        with catalog_answers(f"it was opened for {self.spec.path}"):
+            return load_catalog(properties.pop("name", "lake"), **properties)
 
     @property
     def _uses_files(self) -> bool:
@@ -208,15 +205,8 @@ class IcebergPlace:
 
     def load(self) -> Table:
         """The newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
-        try:
+        with catalog_answers(f"{'.'.join(self.identifier)} of {self.spec.path} was loaded"):
             return self.catalog.load_table(self.identifier)
-        except (NoSuchTableError, StreamhouseError):
-            raise
-        except Exception as error:
-            raise StorageError(
-                f"the Iceberg catalog of {self.spec.path} failed while loading {'.'.join(self.identifier)} "
-                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); try again later"
-            ) from error
 
     def find(self) -> Table | None:
         """`load`, or None where there is no lake table (yet)."""

@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
@@ -54,6 +54,10 @@ class Change:
     """All data and delete files go that the table has when the change is made."""
     summary: Mapping[str, str] = field(default_factory=dict)
     moves_tag: bool = True
+    joins_manifests: bool = False
+    """All manifests are joined as `manifest_groups` says, not only runs of small ones."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Properties that the table gets in the same commit."""
 
 
 class SnapshotBuilder:
@@ -96,6 +100,7 @@ class SnapshotBuilder:
             }
         )
         updates: list[TableUpdate] = [
+            *([SetPropertiesUpdate(updates=dict(self._change.properties))] if self._change.properties else []),
             AddSnapshotUpdate(snapshot=snapshot),
             _set_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, self._snapshot_id, self._metadata),
         ]
@@ -194,6 +199,8 @@ class SnapshotBuilder:
         A run of at least `MANIFESTS_MIN_TO_MERGE` is joined; it stops at a manifest that is much larger than all the
         newer ones together, which would be rewritten for little.
         """
+        if self._change.joins_manifests:
+            return [self._joined(content, group) for group in manifest_groups(manifests)]
         mergeable = [
             m
             for m in manifests
@@ -210,14 +217,19 @@ class SnapshotBuilder:
             run_bytes += manifest.manifest_length
         if len(run) < MANIFESTS_MIN_TO_MERGE:
             return manifests
+        joined = {manifest.manifest_path for manifest in run}
+        return [self._joined(content, run), *(m for m in manifests if m.manifest_path not in joined)]
+
+    def _joined(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        """One manifest with the live entries of several, which are of one partition spec."""
+        if len(manifests) == 1:
+            return manifests[0]
         entries = [
             _entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
-            for manifest in run
+            for manifest in manifests
             for e in manifest.fetch_manifest_entry(self._table.io)
         ]
-        joined = {manifest.manifest_path for manifest in run}
-        merged = self._write_manifest(content, self._metadata.default_spec_id, entries)
-        return [merged, *(m for m in manifests if m.manifest_path not in joined)]
+        return self._write_manifest(content, manifests[0].partition_spec_id, entries)
 
     def _write_manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
         location = self._location(f"{self._name}-m{self._num_manifests}.avro")
@@ -258,6 +270,21 @@ class SnapshotBuilder:
 
     def _location(self, name: str) -> str:
         return self._table.location_provider().new_metadata_location(name)
+
+
+def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
+    """Manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together where they are not larger alone."""
+    groups: list[list[ManifestFile]] = []
+    filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
+    for manifest in manifests:
+        kind = (manifest.content, manifest.partition_spec_id)
+        group = filling.get(kind)
+        num_bytes = sum(m.manifest_length for m in group or ()) + manifest.manifest_length
+        if group is None or num_bytes > MANIFEST_BYTES_TARGET:
+            group = filling[kind] = []
+            groups.append(group)
+        group.append(manifest)
+    return groups
 
 
 class _DeleteManifestWriter(ManifestWriterV2):

@@ -39,6 +39,14 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         ) from error
 
 
+def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
+    """The Iceberg table of an adopted table that was dropped is nobody's again; its files stay."""
+    from streamhouse_spark.lake.iceberg_adopt import release
+    from streamhouse_spark.lake.iceberg_place import IcebergPlace
+
+    release(IcebergPlace(storage, LakeTableSpec.of(state), settings=settings, world=world))
+
+
 def file_shape(context: WriteContext) -> FileShape:
     """The lake's part of what a task knows, by its format."""
     if context.lake["format"] == "paimon":

@@ -69,12 +69,14 @@ def warehouse_exists(storage: Storage) -> bool:
     return True
 
 
-def create_warehouse(storage: Storage, world: World) -> None:
-    """Make the place a warehouse unless it is one. A place with foreign files is refused."""
+def create_warehouse(storage: Storage, world: World, *, around: str | None = None) -> None:
+    """Make the place a warehouse unless it is one. A place with foreign files is refused, but for a folder ``around``
+    which it is made on purpose.
+    """
     if warehouse_exists(storage):
         return
     storage.check_writable()
-    foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found")]
+    foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
     if foreign and not warehouse_exists(storage):
         raise WarehouseNotFoundError(
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed
@@ -30,7 +30,7 @@ from streamhouse_spark.log.segment_writer import (
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
-from streamhouse_spark.properties import LakeFormat, TableProperties
+from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import can_be_read_as
 from streamhouse_spark.storage import Storage
@@ -197,7 +197,17 @@ def commit_staged(
 
 
 def truncating(state: TableState) -> tuple[Truncate, ...]:
-    """What empties the table: nothing where no row was appended since it was created or last truncated."""
+    """What empties the table: nothing where no row was appended since it was created or last truncated.
+
+    Raises `InvalidOptionError` where all rows are those of an adopted lake: their offsets could not be told from those
+    of a table that was truncated.
+    """
+    adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
+    if adopts_rows and state.truncation is None and state.begins_at(state.ends):
+        raise InvalidOptionError(
+            f"{state.name} was made of an Iceberg table and no row was appended since, so that it cannot be truncated "
+            "or overwritten yet; append a row first, or drop the table and delete the Iceberg table's rows"
+        )
     return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 
 

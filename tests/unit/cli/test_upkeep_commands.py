@@ -77,6 +77,59 @@ def test_maintain_refuses_a_grace_that_protects_nobody(run, table):
     assert "expected a duration" in run("maintain", "--grace", "soon", code=2).stderr
 
 
+def test_the_lake_is_kept_small_a_verb_at_a_time(run, table):
+    for _ in range(6):
+        table.append([{"id": 0}])  # always the same bucket
+        run("tier", "--once")
+    (shown,) = run("rewrite-manifests", "t", "--dry-run", "-o", "json").lines
+    (done,) = run("rewrite-manifests", "t", "-o", "json").lines
+    assert (shown["manifests_removed"], shown["manifests_added"], shown["dry_run"]) == (6, 1, True)
+    assert done == {**shown, "dry_run": False}
+    files = table.lake.files().num_rows
+    (shown,) = run("compact", "t", "--dry-run", "-o", "json").lines
+    assert table.lake.files().num_rows == files
+    (done,) = run("compact", "t", "-o", "json").lines
+    assert shown["files_removed"] == done["files_removed"] >= 5
+    assert table.lake.files().num_rows == files - done["files_removed"] + done["files_added"]
+    assert run("expire-snapshots", "t", "-o", "json").lines[0]["snapshots"] == 0
+    (shown,) = run("expire-snapshots", "t", "--older-than", "0s", "--retain-last", "2", "--dry-run", "-o", "json").lines
+    (done,) = run("expire-snapshots", "t", "--older-than", "0s", "--retain-last", "2", "-o", "json").lines
+    assert (shown["snapshots"], shown["dry_run"]) == (6, True)
+    assert done == {**shown, "dry_run": False}
+    assert table.lake.snapshots().num_rows == 2
+    left_over = Path(table.storage.local_path("lake/default/t/data")) / "left-over.parquet"
+    left_over.write_bytes(b"rows")
+    os.utime(left_over, (0, 0))
+    assert [line["dry_run"] for line in run("remove-orphan-files", "t", "--dry-run", "-o", "json").lines] == [True]
+    assert run("remove-orphan-files", "t", "-o", "json").lines[0]["file"].endswith("left-over.parquet")
+    assert not left_over.exists()
+    assert run("head", "t", "-n", "100", "-o", "json").stdout.count("\n") == 56
+
+
+def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, table):
+    run("tier", "--once")
+    lake = table.open_lake().place.load()
+    with lake.transaction() as transaction:
+        transaction.remove_properties("streamhouse.table-uuid")
+    shown = run("adopt", "again", "--lake", "default.t", "--dry-run", "-o", "json").document
+    assert (shown["rows"], shown["bucket_key"], shown["dry_run"]) == (50, "id", True)
+    assert "would adopt" in run("adopt", "again", "--lake", "default.t", "--dry-run").stdout
+    assert run("adopt", "again", "--lake", "default.t", "-o", "json").document == {**shown, "dry_run": False}
+    assert run("head", "again", "-n", "100", "-o", "json").stdout.count("\n") == 50
+    assert run("verify", "again", "-o", "json").document["problems"] == []
+    assert run("adopt", "once_more", "--lake", "default.t", code=1).stderr.startswith("LAKE_MISMATCH: ")
+    assert "was adopted and stays" in run("drop", "again", "--yes").stdout
+    assert run("adopt", "once_more", "--lake", "default.t", "-o", "json").document["rows"] == 50
+
+
+def test_the_verbs_refuse_what_cannot_be(run, table):
+    run("tier", "--once")
+    assert "at least 1" in run("expire-snapshots", "t", "--retain-last", "0", code=1).stderr
+    assert run("remove-orphan-files", "t", "--older-than", "1s", code=1).stderr.startswith("INVALID_OPTION: grace")
+    for verb in ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"):
+        assert run(verb, "absent", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
+
+
 def test_verify_of_a_table_that_is_well(run, table):
     found = run("verify", "t", "-o", "json").document
     assert (found["log_rows"], found["lake_rows"], found["lake_snapshot_id"], found["problems"]) == (50, 0, None, [])

@@ -321,16 +321,23 @@ def test_equality_deletes_are_refused(items, monkeypatch):
         items.tier()
 
 
-def test_an_existing_lake_table_is_adopted(memory, world):
+@pytest.mark.parametrize("rows", [0, 2])
+def test_an_existing_lake_table_is_taken_if_it_is_empty(memory, world, rows):
     table = KeyedTable(memory, world)
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("n", pa.int64())])
     catalog = table.lake().place.catalog
     catalog.create_namespace("d")
     made = catalog.create_table("d.t", schema, properties={"format-version": "2"})
-    made.append(pa.table([[1, 2], ["old", "old"], [0, 0]], schema=schema))
+    if rows:
+        made.append(pa.table([[1, 2], ["old", "old"], [0, 0]], schema=schema))
     table.change([(1, "new", 1)])
-    table.tier()
-    assert table.lake_rows() == [(1, "new", 1), (2, "old", 0)] == table.foreign_rows()
+    if rows:
+        with pytest.raises(LakeMismatchError, match=r"has rows already.*adopt_table"):
+            table.tier()
+        assert made.refresh().scan().to_arrow().num_rows == rows
+    else:
+        table.tier()
+        assert table.lake_rows() == [(1, "new", 1)] == table.foreign_rows()
 
 
 def test_a_lake_table_whose_key_may_be_null_is_not_adopted(memory, world):

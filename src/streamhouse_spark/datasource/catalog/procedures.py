@@ -1,4 +1,4 @@
-"""``CALL streamhouse.system.…``: verbs that end quickly. They run beside the driver, without a session."""
+"""``CALL streamhouse.system.…``: verbs that run in one process beside the driver, without a session."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark import ddl
+from streamhouse_spark.datasource.catalog import lake_procedures
+from streamhouse_spark.datasource.catalog.lake_procedures import Rows
 from streamhouse_spark.datasource.catalog.procedure_arguments import (
     Parameter,
     bound,
-    grace_ms_of,
     struct_json,
     table_name_of,
 )
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.health import table_health
-from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.log.cleaning import GRACE_MS, clean
-from streamhouse_spark.maintenance import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT
 from streamhouse_spark.system_tables import bucket_lags
 from streamhouse_spark.table import Table
 from streamhouse_spark.values import nearest
-
-Rows = Sequence[Sequence[Any]]
 
 _TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
 _DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
@@ -67,27 +64,6 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     arguments = bound(procedure.name, procedure.parameters, args.get("arguments") or {})
     rows = procedure.run(connection, arguments)
     return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
-
-
-def _expire_lake_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    table = connection.table(table_name_of(given["table"]))
-    lake = _lake_of(table)
-    if given["retain_last"] < 1:
-        raise InvalidOptionError(f"retain_last is {given['retain_last']}, expected at least 1: the newest is in use")
-    keep_ms = grace_ms_of(given["older_than"], SNAPSHOTS_KEPT_MS, table.storage.now_ms())
-    report = lake.expire(keep_last=given["retain_last"], keep_ms=keep_ms, dry_run=given["dry_run"])
-    return [(table.name, len(report.snapshots), len(report.files), given["dry_run"])]
-
-
-def _remove_orphan_files(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    table = connection.table(table_name_of(given["table"]))
-    grace_ms = grace_ms_of(given["older_than"], GRACE_MS, table.storage.now_ms())
-    report = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=given["dry_run"])
-    rows = [(key, "condemned") for key in report.condemned] + [(key, "deleted") for key in report.deleted]
-    if table.properties.datalake_enabled:
-        deleted = table.open_lake().remove_orphans(grace_ms=grace_ms, dry_run=given["dry_run"])
-        rows += [(key, "deleted") for key in deleted]
-    return [(key, action, given["dry_run"]) for key, action in rows]
 
 
 def _drop_consumer(connection: Connection, given: Mapping[str, Any]) -> Rows:
@@ -138,11 +114,6 @@ def _status(table: Table) -> Sequence[Any]:
     )
 
 
-def _lake_of(table: Table) -> LakeTable:
-    """Raises `InvalidOptionError` where the table has none."""
-    return table.open_lake()
-
-
 _STATUS: Final = (
     "table string not null, rows bigint, buckets int, commit bigint, log_bytes bigint, lake_format string, "
     "lake_snapshot bigint, lag_rows bigint, lag_ms bigint, maintenance_overdue_ms bigint, consumers string, "
@@ -154,7 +125,23 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
     procedure.name: procedure
     for procedure in (
         Procedure(
-            "expire_lake_snapshots",
+            "tier",
+            "Move all rows written before the call into the lake; without Spark's executors, as a CALL has no session",
+            (_TABLE,),
+            "table string not null, rows bigint not null, files bigint not null, snapshots bigint not null, "
+            "conflicts bigint not null, healed_rows bigint not null",
+            lake_procedures.tier,
+        ),
+        Procedure(
+            "compact",
+            "Join small neighbouring files of a table's lake, and remove deleted rows; without Spark's executors",
+            (_TABLE, _DRY_RUN),
+            "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
+            "healed_rows bigint not null, dry_run boolean not null",
+            lake_procedures.compact,
+        ),
+        Procedure(
+            "expire_snapshots",
             "Expire old snapshots of a table's lake, and delete the files that only they need",
             (
                 _TABLE,
@@ -163,7 +150,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 _DRY_RUN,
             ),
             "table string not null, snapshots bigint not null, files bigint not null, dry_run boolean not null",
-            _expire_lake_snapshots,
+            lake_procedures.expire_snapshots,
         ),
         Procedure(
             "remove_orphan_files",
@@ -174,7 +161,28 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 _DRY_RUN,
             ),
             "file string not null, action string not null, dry_run boolean not null",
-            _remove_orphan_files,
+            lake_procedures.remove_orphan_files,
+        ),
+        Procedure(
+            "rewrite_manifests",
+            "Join the manifests of a table's lake to few large ones",
+            (_TABLE, _DRY_RUN),
+            "table string not null, manifests_removed bigint not null, manifests_added bigint not null, "
+            "dry_run boolean not null",
+            lake_procedures.rewrite_manifests,
+        ),
+        Procedure(
+            "adopt",
+            "Make a table of an Iceberg table that is there, whose rows are not written again",
+            (
+                Parameter("table", "string", "Name of the new table, <database>.<table>"),
+                Parameter("lake", "string", "The Iceberg table in the lake's catalog; the same name if null", "NULL"),
+                Parameter("primary_key", "string", "Columns that tell rows apart, with commas between them", "NULL"),
+                _DRY_RUN,
+            ),
+            "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
+            "files bigint not null, dry_run boolean not null",
+            lake_procedures.adopt,
         ),
         Procedure(
             "drop_consumer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from streamhouse_spark.datasource.bounds import batch_ranges
+from streamhouse_spark.datasource.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.datasource.catalog.pins import ReadPin
 from streamhouse_spark.datasource.catalog.predicate_tree import Node
 from streamhouse_spark.datasource.catalog.pruning import buckets_of, file_may_match, segment_may_match
@@ -223,6 +223,8 @@ def _lake(asked: Question, snapshot_id: int) -> LakeScan:
 
 def _ranges(asked: Question) -> Sources:
     state, options = asked.state, asked.options
+    if asked.pin.suffix != CHANGELOG:
+        require_offsets_of_all(state, options)
     allowed = _buckets(asked)
     ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}
     plan = plan_ranges(asked.table, ranges, asked.columns, fail_on_data_loss=options.fail_on_data_loss, state=state)

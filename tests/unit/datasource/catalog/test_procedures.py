@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from unit.datasource.catalog.calls import Catalog
 from unit.datasource.catalog.test_tables import BAD_NAMES, tier
 
@@ -31,8 +31,17 @@ def call(catalog):
 
 def test_procedures_say_their_parameters_and_results(catalog):
     found = {p["name"]: p for p in catalog.call("procedures")["procedures"]}
-    assert set(found) == {"expire_lake_snapshots", "remove_orphan_files", "drop_consumer", "table_status"}
-    expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_lake_snapshots"]["parameters"]}
+    assert set(found) == {
+        "tier",
+        "compact",
+        "expire_snapshots",
+        "remove_orphan_files",
+        "rewrite_manifests",
+        "adopt",
+        "drop_consumer",
+        "table_status",
+    }
+    expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
         "table": ('"string"', None),
         "older_than": ('"timestamp"', "NULL"),
@@ -49,14 +58,53 @@ def test_snapshots_are_expired_but_for_the_newest(call, table):
         table.append(pa.table({"id": [i]}))
         tier(table)
     now_us = (table.storage.now_ms() + 1) * 1000 - 1000
-    assert call("expire_lake_snapshots", table="sales.orders")[0]["snapshots"] == 0, "a day is kept by default"
-    shown = call("expire_lake_snapshots", table="sales.orders", older_than=now_us, retain_last=2, dry_run=True)
+    assert call("expire_snapshots", table="sales.orders")[0]["snapshots"] == 0, "a day is kept by default"
+    shown = call("expire_snapshots", table="sales.orders", older_than=now_us, retain_last=2, dry_run=True)
     assert (shown[0]["table"], shown[0]["snapshots"], shown[0]["dry_run"]) == ("sales.orders", 2, True)
     assert table.lake.snapshots().num_rows == 4
-    done = call("EXPIRE_LAKE_SNAPSHOTS", TABLE="sales.orders", older_than=now_us, retain_last=2)
+    done = call("EXPIRE_SNAPSHOTS", TABLE="sales.orders", older_than=now_us, retain_last=2)
     assert (done[0]["snapshots"], done[0]["files"], done[0]["dry_run"]) == (2, shown[0]["files"], False)
     assert table.lake.snapshots().num_rows == 2
     assert table.to_arrow().num_rows == 4
+
+
+def test_a_table_is_tiered_compacted_and_its_manifests_are_joined(call, table):
+    for i in range(7):
+        table.append(pa.table({"id": [2 * i]}))
+        (done,) = call("tier", table="sales.orders")
+        assert (done["table"], done["rows"], done["snapshots"]) == ("sales.orders", 1, 1)
+    assert call("tier", table="sales.orders")[0]["snapshots"] == 0
+    lake = table.open_lake()
+    assert len(lake.metadata_table("manifests")) == 7
+    (shown,) = call("rewrite_manifests", table="sales.orders", dry_run=True)
+    assert (shown["manifests_removed"], shown["manifests_added"], shown["dry_run"]) == (7, 1, True)
+    assert len(lake.metadata_table("manifests")) == 7
+    assert call("rewrite_manifests", table="sales.orders") == [{**shown, "dry_run": False}]
+    assert len(lake.metadata_table("manifests")) == 1
+    assert call("rewrite_manifests", table="sales.orders")[0]["manifests_removed"] == 0
+    files = len(lake.metadata_table("files"))
+    (shown,) = call("compact", table="sales.orders", dry_run=True)
+    assert shown["files_removed"] >= 5
+    assert len(lake.metadata_table("files")) == files
+    (done,) = call("compact", table="sales.orders")
+    assert (done["files_removed"], done["rows"], done["dry_run"]) == (shown["files_removed"], shown["rows"], False)
+    assert len(lake.metadata_table("files")) == files - done["files_removed"] + done["files_added"]
+    assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(0, 14, 2))
+
+
+def test_an_iceberg_table_is_adopted(catalog, call, table):
+    table.append(pa.table({"id": [1, 2, 3]}))
+    tier(table)
+    lake = table.open_lake().place.load()
+    with lake.transaction() as transaction:
+        transaction.remove_properties("streamhouse.table-uuid")
+    (shown,) = call("adopt", table="sales.again", lake="sales.orders", dry_run=True)
+    assert (shown["table"], shown["rows"], shown["dry_run"]) == ("sales.again", 3, True)
+    assert call("adopt", table="sales.again", lake="sales.orders") == [{**shown, "dry_run": False}]
+    adopted = catalog.connection.table("sales.again")
+    assert sorted(adopted.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(LakeMismatchError, match=r"no Iceberg table sales\.absent"):
+        call("adopt", table="sales.absent")
 
 
 def test_orphans_are_found_and_deleted_after_their_grace(call, table):
@@ -113,17 +161,21 @@ def test_a_damaged_table_is_a_row_that_says_so(catalog, call, table):
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("expire_snapshots", {"table": "sales.orders"}, "did you mean expire_lake_snapshots"),
+        ("expire_snapshot", {"table": "sales.orders"}, "did you mean expire_snapshots"),
         ("it's `x`$", {}, "there is no procedure"),
         ("table_status", {"tabel": "sales.orders"}, "did you mean table"),
         ("drop_consumer", {"table": "sales.orders"}, "needs consumer_id"),
         ("drop_consumer", {"table": None, "consumer_id": "a"}, "table of procedure drop_consumer is null"),
         ("drop_consumer", {"table": "sales.orders", "consumer_id": 5}, "is 5, expected string"),
-        ("expire_lake_snapshots", {"table": "sales.orders", "retain_last": 0}, "at least 1"),
-        ("expire_lake_snapshots", {"table": "sales.orders", "retain_last": True}, "expected int"),
-        ("expire_lake_snapshots", {"table": "sales.orders", "dry_run": "yes"}, "expected boolean"),
-        ("expire_lake_snapshots", {"table": "sales.orders", "older_than": 4 * 10**18}, "in the future"),
-        ("expire_lake_snapshots", {"table": "sales.bare"}, "has no lake"),
+        ("expire_snapshots", {"table": "sales.orders", "retain_last": 0}, "at least 1"),
+        ("expire_snapshots", {"table": "sales.orders", "retain_last": True}, "expected int"),
+        ("expire_snapshots", {"table": "sales.orders", "dry_run": "yes"}, "expected boolean"),
+        ("expire_snapshots", {"table": "sales.orders", "older_than": 4 * 10**18}, "in the future"),
+        ("expire_snapshots", {"table": "sales.bare"}, "has no lake"),
+        ("compact", {"table": "sales.bare"}, "has no lake"),
+        ("rewrite_manifests", {"table": "sales.bare"}, "has no lake"),
+        ("tier", {"table": "sales.bare"}, "has no lake"),
+        ("tier", {}, "needs table"),
     ],
 )
 def test_what_cannot_be_is_refused(catalog, call, table, name, arguments, words):
@@ -135,8 +187,11 @@ def test_what_cannot_be_is_refused(catalog, call, table, name, arguments, words)
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_neither_break_nor_escape(call, table, name):
     for procedure, more in (
-        ("expire_lake_snapshots", {}),
+        ("tier", {}),
+        ("compact", {}),
+        ("expire_snapshots", {}),
         ("remove_orphan_files", {}),
+        ("rewrite_manifests", {}),
         ("drop_consumer", {"consumer_id": "x"}),
         ("table_status", {}),
     ):

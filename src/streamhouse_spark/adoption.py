@@ -1,0 +1,282 @@
+"""Making a table of an Iceberg table that is there: its rows are the table's history, and are not written again.
+
+The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
+the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`); the pair in
+the log; the name's pointer. **Commit point:** the pointer, as
+for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
+adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.creation import create_action, put_first_record
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeMismatchError,
+    MissingExtraError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log import names
+from streamhouse_spark.log.actions import Action, Create, Drop, LakePair
+from streamhouse_spark.log.checkpoint import TOMBSTONE, read_floor
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.names import NamePointer
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.renaming import free
+from streamhouse_spark.log.segment_writer import SegmentShape
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import TablePath, is_text_list
+from streamhouse_spark.paths import LAKE_PREFIX, parse_table_name
+from streamhouse_spark.properties import NOTHING_ADOPTED, parse_properties
+
+if TYPE_CHECKING:
+    from streamhouse_spark.kv.adopted_rows import AdoptedBucket
+    from streamhouse_spark.lake.iceberg_adopt import Adoptable
+    from streamhouse_spark.warehouse import Warehouse
+
+_RACES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """A table that was made of an Iceberg table, or with ``dry_run`` would be."""
+
+    table: str
+    location: str
+    """Of the Iceberg table."""
+    snapshot_id: int | None
+    """The newest snapshot that was there."""
+    rows: int
+    """In its files; those that deletes take away are counted."""
+    files: int
+    schema: str
+    """The table's columns, as Spark DDL."""
+    partition_by: tuple[str, ...]
+    bucket_key: str | None
+    buckets: int
+
+
+def adopt_table(
+    warehouse: Warehouse,
+    name: str,
+    lake: str | None,
+    primary_key: Sequence[str],
+    properties: Mapping[str, str] | None,
+    *,
+    dry_run: bool,
+) -> AdoptReport:
+    """See `Warehouse.adopt_table`."""
+    path = parse_table_name(name).require_table("adopt as")
+    source = parse_table_name(lake).require_table("adopt") if lake is not None else path
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
+    place = f"{LAKE_PREFIX}{source.database}/{source.table}"
+    adopter = _Adopter(warehouse, path, place, tuple(primary_key), dict(properties or {}))
+    if dry_run:
+        adopter.require_free(names.resolve(warehouse.storage, path))
+        return adopter.report(adopter.examined())
+    for _ in range(_RACES_MAX):
+        found = adopter.adopt()
+        if found is not None:
+            return adopter.report(found)
+    raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopter:
+    warehouse: Warehouse
+    path: TablePath
+    place: str
+    primary_key: tuple[str, ...]
+    properties: Mapping[str, str]
+
+    def require_free(self, pointer: NamePointer) -> None:
+        storage, world = self.warehouse.storage, self.warehouse.world
+        if not free(storage, world, self.path, pointer):
+            raise TableExistsError(
+                f"table {self.path} exists in {self.warehouse.url}; drop it first, or adopt under another name"
+            )
+
+    def examined(self) -> Adoptable:
+        """Raises `LakeMismatchError`, also for a lake that another table has."""
+        try:
+            from streamhouse_spark.lake.iceberg_adopt import examine
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("streamhouse_spark"):
+                raise
+            raise MissingExtraError(
+                f"adopting {self.path} needs {error.name}; run: pip install 'streamhouse-spark[iceberg]'"
+            ) from error
+        warehouse = self.warehouse
+        found = examine(warehouse.storage, warehouse.settings, warehouse.world, self.path, self.place)
+        if found.owner is not None:
+            self._require_ownerless(found, found.owner)
+        return found
+
+    def _require_ownerless(self, found: Adoptable, owner: str) -> None:
+        state = self._owning_state(found, owner)
+        if state is not None and not state.dropped and self._is_named(state):
+            raise LakeMismatchError(f"the Iceberg table at {found.location} is the lake of table {state.name}")
+
+    def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
+        """None for an owner that was dropped long ago."""
+        try:
+            return CommitLog(self.warehouse.storage, owner, self.warehouse.world).refresh()
+        except TableNotFoundError:
+            pass
+        if self._is_buried(owner):
+            return None
+        raise LakeMismatchError(
+            f"the Iceberg table at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
+            "that table in its own warehouse, and clean up there"
+        )
+
+    def _is_buried(self, owner: str) -> bool:
+        index, is_tombstone = 0, False
+        while (floor := read_floor(self.warehouse.storage, owner, index + 1)) is not None:
+            index, is_tombstone = index + 1, floor.floor >= TOMBSTONE
+        return is_tombstone
+
+    def _is_named(self, state: TableState) -> bool:
+        path = parse_table_name(state.name).path
+        return names.resolve(self.warehouse.storage, path).uuid == state.table_uuid
+
+    def adopt(self) -> Adoptable | None:
+        """One attempt; None where the name was lost to another."""
+        storage, world = self.warehouse.storage, self.warehouse.world
+        pointer = names.resolve(storage, self.path)
+        self.require_free(pointer)
+        found = self.examined()
+        create = replace(self._created(found), lake_location=self.place)
+        names.create_database(storage, self.path.database, world)
+        if found.owner is not None:
+            self._end(found, found.owner)
+        uuid = world.ids.new_uuid()
+        put_first_record(storage, Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,)))
+        self._claim(found, uuid)
+        if not names.point(storage, self.path, pointer, uuid, world):
+            return None
+        names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
+        return found
+
+    def _created(self, found: Adoptable) -> Create:
+        from streamhouse_spark.lake.iceberg_adopt import require_key
+
+        properties = {str(k): str(v) for k, v in self.properties.items()}
+        said = {"bucket.num": str(found.num_buckets)} if found.bucket_key is not None else {}
+        said |= {"bucket.key": found.bucket_key} if found.bucket_key is not None else {}
+        for key, value in said.items():
+            if properties.setdefault(key, value) != value:
+                raise InvalidOptionError(
+                    f"table {self.path}: {key} is {properties[key]}, the Iceberg table has {value}; leave it out"
+                )
+        snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
+        create = create_action(
+            self.path,
+            found.schema,
+            self.primary_key,
+            found.partition_by,
+            None,
+            properties,
+            adopted=snapshot,
+            chooses_bucket_key=False,
+        )
+        parsed = parse_properties(create.properties, create.schema, create.partition_by)
+        if parsed.datalake_format != "iceberg" or not parsed.datalake_enabled:
+            raise InvalidOptionError(
+                f"table {self.path} is made of an Iceberg table: it has an Iceberg lake, which is enabled; leave out "
+                "table.datalake.format and table.datalake.enabled"
+            )
+        require_key(found, parsed.primary_key)
+        if parsed.bucket_key and found.bucket_key is None:
+            raise InvalidOptionError(
+                f"table {self.path}: bucket.key is {parsed.bucket_key[0]}, the Iceberg table has no buckets; leave it "
+                "out"
+            )
+        return create
+
+    def _end(self, found: Adoptable, owner: str) -> None:
+        """Drop the table without a name that has claimed the lake. Raises `LakeMismatchError` if it got one."""
+        if self._owning_state(found, owner) is None:
+            return
+        log = CommitLog(self.warehouse.storage, owner, self.warehouse.world)
+        log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
+        if not log.state.dropped:
+            raise LakeMismatchError(f"the Iceberg table at {found.location} is the lake of table {log.state.name}")
+
+    def _claim(self, found: Adoptable, uuid: str) -> None:
+        """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
+        from streamhouse_spark.lake.iceberg_adopt import claim, rows_by_bucket
+        from streamhouse_spark.lake.iceberg_place import IcebergPlace
+
+        warehouse = self.warehouse
+        storage, world = warehouse.storage, warehouse.world
+        log = CommitLog(storage, uuid, world)
+        created = log.refresh()
+        key = (found.bucket_key,) if found.bucket_key is not None else ()
+        spec = LakeTableSpec(
+            uuid,
+            self.path,
+            self.place,
+            created.schema,
+            found.partition_by,
+            key,
+            created.num_buckets,
+            primary_key=created.primary_key,
+        )
+        place = IcebergPlace(storage, spec, settings=warehouse.settings, world=world)
+        adopted: list[AdoptedBucket] = []
+        if created.primary_key:
+            from streamhouse_spark.kv.adopted_rows import stage_rows
+
+            shape = _segment_shape(created)
+            buckets = rows_by_bucket(place, found)
+            adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
+        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
+        held = claim(place, found, ends)
+
+        def pair(state: TableState, time_ms: int) -> Sequence[Action]:
+            if state.dropped:
+                raise CommitConflictError(f"another adoption of the Iceberg table was faster than that of {self.path}")
+            if state.recorded_lake is not None:
+                return ()
+            return (*_adopting(state, time_ms, adopted), LakePair(held.id, dict(held.offsets), time_ms))
+
+        log.commit(pair)
+
+    def report(self, found: Adoptable) -> AdoptReport:
+        create = self._created(found)
+        return AdoptReport(
+            table=str(self.path),
+            location=found.location,
+            snapshot_id=found.snapshot_id,
+            rows=found.num_rows,
+            files=found.num_files,
+            schema=found.schema.ddl(),
+            partition_by=found.partition_by,
+            bucket_key=found.bucket_key,
+            buckets=create.num_buckets,
+        )
+
+
+def _segment_shape(state: TableState) -> SegmentShape:
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    return SegmentShape(state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression)
+
+
+def _adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> Sequence[Action]:
+    if not adopted:
+        return ()
+    from streamhouse_spark.kv.adopted_rows import adopting
+
+    return adopting(state, time_ms, adopted)

@@ -1,0 +1,63 @@
+"""``adopt``: a table of an Iceberg table that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from streamhouse_spark.adoption import AdoptReport
+from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
+
+
+@click.command(
+    "adopt",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse adopt sales.orders --dry-run
+streamhouse -w ./warehouse adopt sales.orders --lake legacy.orders
+streamhouse -w ./warehouse adopt sales.people --primary-key id
+""",
+)
+@click.argument("table")
+@click.option("--lake", metavar="DATABASE.TABLE", help="The Iceberg table; by default it has the table's own name.")
+@click.option(
+    "--primary-key",
+    multiple=True,
+    callback=take_names,
+    metavar="COLUMNS",
+    help="Makes a table that takes upserts; rows have to be unique by it.",
+)
+@click.option(
+    "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
+)
+@click.option("--dry-run", is_flag=True, help="Only look whether it can be adopted.")
+@click.pass_obj
+def adopt(
+    session: Session,
+    table: str,
+    *,
+    lake: str | None,
+    primary_key: list[str],
+    properties: Mapping[str, str],
+    dry_run: bool,
+) -> None:
+    """Make a table of an Iceberg table that is there, with its rows.
+
+    They become the table's history and are not written again; new rows are tiered into the same Iceberg table. Dropping
+    the table later leaves the Iceberg table, with all that was tiered.
+    """
+    report = session.warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
+    document = {**asdict(report), "dry_run": dry_run}
+    session.output.document(document, lambda console: _render(report, console, dry_run=dry_run))
+
+
+def _render(report: AdoptReport, console: Console, *, dry_run: bool) -> None:
+    done = "would adopt" if dry_run else "adopted"
+    console.print(
+        f"{done} {report.location} as {report.table}: {report.rows:,} rows in {report.files:,} files, "
+        f"columns {report.schema}",
+        markup=False,
+    )

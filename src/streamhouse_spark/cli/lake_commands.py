@@ -1,0 +1,163 @@
+"""``compact``, ``expire-snapshots``, ``remove-orphan-files``, ``rewrite-manifests``: the lake's upkeep, a verb each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+import pyarrow as pa
+
+from streamhouse_spark.cli.session import Command, Session, take_duration_ms
+from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.log.cleaning import GRACE_MS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMPACTED: Final = pa.schema([
+    ("table", pa.string()),
+    ("files_removed", pa.int64()),
+    ("files_added", pa.int64()),
+    ("rows", pa.int64()),
+    ("healed_rows", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+_EXPIRED: Final = pa.schema([
+    ("table", pa.string()),
+    ("snapshots", pa.int64()),
+    ("files", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+_ORPHANS: Final = pa.schema([("file", pa.string()), ("dry_run", pa.bool_())])
+_MANIFESTS: Final = pa.schema([
+    ("table", pa.string()),
+    ("manifests_removed", pa.int64()),
+    ("manifests_added", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+
+
+def _older_than(default: str, text: str) -> Callable[[F], F]:
+    return click.option(
+        "--older-than",
+        "older_than_ms",
+        default=default,
+        show_default=True,
+        callback=take_duration_ms,
+        metavar="DURATION",
+        help=text,
+    )
+
+
+@click.command(
+    "compact",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse compact sales.orders --dry-run
+streamhouse -w ./warehouse compact sales.orders --output json
+""",
+)
+@click.argument("table")
+@_dry_run
+@click.pass_obj
+def compact(session: Session, table: str, *, dry_run: bool) -> None:
+    """Join small files of the lake, and remove deleted rows from them.
+
+    Works by bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older
+    snapshots stay. The tiering service does it where table.datalake.auto-compaction is true.
+    """
+    opened = session.warehouse.table(table)
+    report = opened.lake.compact(dry_run=dry_run)
+    row = {
+        "table": opened.name,
+        "files_removed": report.files_removed,
+        "files_added": report.files_added,
+        "rows": report.rows,
+        "healed_rows": report.healed_rows,
+        "dry_run": dry_run,
+    }
+    session.output.rows(pa.Table.from_pylist([row], schema=_COMPACTED))
+
+
+@click.command(
+    "expire-snapshots",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse expire-snapshots sales.orders --dry-run
+streamhouse -w ./warehouse expire-snapshots sales.orders --older-than 2h --retain-last 5
+""",
+)
+@click.argument("table")
+@_older_than("24h", "Keep snapshots that are younger.")
+@click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep so many in any case.")
+@_dry_run
+@click.pass_obj
+def expire_snapshots(
+    session: Session, table: str, *, older_than_ms: int | None, retain_last: int, dry_run: bool
+) -> None:
+    """Drop old snapshots of the lake, and the files that only they need.
+
+    Those that a tag or a branch names stay. The tiering service does it where table.datalake.auto-expire-snapshot is
+    true.
+    """
+    opened = session.warehouse.table(table)
+    moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)
+    report = opened.lake.expire_snapshots(retain_last=retain_last, older_than_ms=moment_ms, dry_run=dry_run)
+    row = {
+        "table": opened.name,
+        "snapshots": len(report.snapshots),
+        "files": len(report.files),
+        "dry_run": dry_run,
+    }
+    session.output.rows(pa.Table.from_pylist([row], schema=_EXPIRED))
+
+
+@click.command(
+    "remove-orphan-files",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse remove-orphan-files sales.orders --dry-run
+streamhouse -w ./warehouse remove-orphan-files sales.orders --older-than 48h
+""",
+)
+@click.argument("table")
+@_older_than("24h", "Leave younger files alone; ten minutes at least.")
+@_dry_run
+@click.pass_obj
+def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | None, dry_run: bool) -> None:
+    """Delete files of the lake that no snapshot needs.
+
+    Lost rounds and killed tasks leave them behind. `streamhouse maintain` does it too, and cleans the log.
+    """
+    lake = session.warehouse.table(table).lake
+    found = lake.remove_orphan_files(grace_ms=GRACE_MS if older_than_ms is None else older_than_ms, dry_run=dry_run)
+    session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in found], schema=_ORPHANS))
+
+
+@click.command(
+    "rewrite-manifests",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse rewrite-manifests sales.orders --dry-run
+streamhouse -w ./warehouse rewrite-manifests sales.orders
+""",
+)
+@click.argument("table")
+@_dry_run
+@click.pass_obj
+def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
+    """Join the manifests of an Iceberg lake to few large ones.
+
+    Rounds join small manifests by themselves: this is for tables that other engines wrote to.
+    """
+    opened = session.warehouse.table(table)
+    report = opened.lake.rewrite_manifests(dry_run=dry_run)
+    row = {
+        "table": opened.name,
+        "manifests_removed": report.removed,
+        "manifests_added": report.added,
+        "dry_run": dry_run,
+    }
+    session.output.rows(pa.Table.from_pylist([row], schema=_MANIFESTS))

@@ -1,0 +1,92 @@
+"""The rows that a table with a primary key begins with where it is made of an Iceberg table.
+
+Of each bucket they are a snapshot by key behind one change, the insertion of the first of them, which is trimmed at
+once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the snapshot, and
+the bucket can be truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.kv.snapshots import SEGMENT_BYTES
+from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Trim
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedBucket:
+    """The rows of one bucket, durable and named by nobody yet."""
+
+    bucket: int
+    first: StagedSegment
+    """The insertion of the first row."""
+    rows: tuple[Segment, ...]
+
+
+def stage_rows(
+    storage: Storage, world: World, state: TableState, shape: SegmentShape, bucket: int, rows: pa.Table
+) -> AdoptedBucket:
+    """Write the bucket's rows in the order of their keys; they are sorted in memory.
+
+    Raises `LakeMismatchError` where a key is there more than once, or null.
+    """
+    ordered = _by_key(state, rows)
+    change = pa.array([int(ChangeType.INSERT)], pa.int8())
+    inserted = pa.Table.from_arrays(
+        [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
+    )
+    segments: list[Segment] = []
+    for part in _parts(ordered):
+        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, shape)
+        first = segments[-1].end_offset if segments else 0
+        segments.append(staged.segment.placed(first, state.version, state.time_ms))
+    return AdoptedBucket(bucket, stage_inline(inserted, bucket, shape), tuple(segments))
+
+
+def adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> tuple[Action, ...]:
+    """What gives a table without any change these rows; each of the buckets ends at offset 1 then."""
+    if not adopted:
+        return ()
+    placed = tuple(one.first.segment.placed(0, state.version + 1, time_ms) for one in adopted)
+    return (
+        Append(placed, tuple(one.first.inline_rows for one in adopted)),
+        *(KvSnapshot(one.bucket, 0, 1, one.rows) for one in adopted),
+        Trim({one.bucket: 1 for one in adopted}),
+    )
+
+
+def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
+    columns = [rows.column(state.schema.names.index(name)).combine_chunks() for name in state.primary_key]
+    names = ", ".join(state.primary_key)
+    if any(column.null_count for column in columns):
+        raise LakeMismatchError(f"{state.name} cannot be made: rows have a null in the primary key ({names})")
+    keys = encode_keys([column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns])
+    order = pc.sort_indices(keys)
+    ordered = keys.take(order)
+    doubled = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
+    if (num_doubled := pc.sum(doubled).as_py() or 0) > 0:
+        place = order[pc.index(doubled, value=True).as_py()].as_py()
+        example = {name: column[place].as_py() for name, column in zip(state.primary_key, columns, strict=True)}
+        raise LakeMismatchError(
+            f"{state.name} cannot be made: {num_doubled} rows have a primary key ({names}) that another row of their "
+            f"bucket has, for example {example}; delete them, or choose another key"
+        )
+    return rows.take(order)
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    step = max(1, SEGMENT_BYTES * rows.num_rows // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
