@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment_writer import SegmentShape, stage_inline
 from streamhouse_spark.log.staging import truncating
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import commit_key
 from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.schema import TableSchema
@@ -59,7 +59,10 @@ class KeyedTable:
         self.storage, self.world, self.lake_format = storage, world, lake_format
         self.bucket_key = [bucket_key] if isinstance(bucket_key, str) else list(bucket_key or ())
         self.before_images, self.target_file_bytes = before_images, target_file_bytes
-        create = Create("d.t", schema, tuple(partition_by), num_buckets, {"primary.key": ",".join(key)}, "lake/d/t")
+        properties = {"primary.key": ",".join(key), "table.datalake.format": lake_format}
+        if self.bucket_key:
+            properties["bucket.key"] = ",".join(self.bucket_key)
+        create = Create("d.t", schema, tuple(partition_by), num_buckets, properties, LOCATIONS[lake_format])
         record = encode_record(Record(1, UUID, "first", 0, (create,)), "0" * 32)
         if not storage.list_names(commit_key(UUID, 1).rpartition("/")[0] + "/"):
             storage.put_if_absent(commit_key(UUID, 1), record.data)
@@ -135,17 +138,7 @@ class KeyedTable:
 
     def lake(self, storage: Storage | None = None) -> Any:
         state = self.log.refresh()
-        spec = LakeTableSpec(
-            table_uuid=UUID,
-            path=TablePath("d", "t"),
-            location=LOCATIONS[self.lake_format],
-            schema=state.schema,
-            partition_by=state.partition_by,
-            bucket_key=tuple(self.bucket_key),
-            num_buckets=state.num_buckets,
-            target_file_bytes=self.target_file_bytes,
-            primary_key=state.primary_key,
-        )
+        spec = replace(LakeTableSpec.of(state), target_file_bytes=self.target_file_bytes)
         lake = PaimonLake if self.lake_format == "paimon" else IcebergLake
         return lake(storage or self.storage, spec, world=self.world)
 
