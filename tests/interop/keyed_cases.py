@@ -50,7 +50,8 @@ class KeyedTable:
     ) -> None:
         self.storage, self.world = storage, world
         self.bucket_key, self.before_images, self.target_file_bytes = bucket_key, before_images, target_file_bytes
-        create = Create("d.t", schema, tuple(partition_by), num_buckets, {"primary.key": ",".join(key)}, "lake/d/t")
+        properties = {"primary.key": ",".join(key), **({"bucket.key": bucket_key} if bucket_key else {})}
+        create = Create("d.t", schema, tuple(partition_by), num_buckets, properties, "lake/d/t")
         record = encode_record(Record(1, UUID, "first", 0, (create,)), "0" * 32)
         if not storage.list_names(commit_key(UUID, 1).rpartition("/")[0] + "/"):
             storage.put_if_absent(commit_key(UUID, 1), record.data)
