@@ -135,6 +135,8 @@ class KeyedTable:
             num_buckets=state.num_buckets,
             target_file_bytes=self.target_file_bytes,
             primary_key=state.primary_key,
+            schema_id=state.schema_id,
+            schemas=state.schemas,
         )
         return IcebergLake(storage or self.storage, spec, world=self.world)
 
