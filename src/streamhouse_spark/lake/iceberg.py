@@ -82,8 +82,8 @@ class IcebergLake:
         return self._with_spec(replace(self.place.spec, schema=schema))
 
     def with_state(self, state: TableState) -> IcebergLake:
-        of_table = LakeTableSpec.of(state)
-        return self._with_spec(replace(of_table, target_file_bytes=self.place.spec.target_file_bytes))
+        target_file_bytes = self.place.spec.target_file_bytes
+        return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
 
     def _with_spec(self, spec: LakeTableSpec) -> IcebergLake:
         lake = copy(self)
