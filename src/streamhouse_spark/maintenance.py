@@ -60,7 +60,12 @@ def maintain(table: Table, *, grace_ms: int, dry_run: bool) -> MaintainReport:
     if not dry_run:
         properties = table.properties
         snapshots = _publish_snapshots(table)
-        trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+        trimmed = trim(
+            table.log,
+            properties.log_ttl_ms,
+            lake_enabled=properties.datalake_enabled,
+            auto_partition=properties.auto_partition,
+        )
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
@@ -76,7 +81,13 @@ def _publish_snapshots(table: Table) -> int:
     from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 
     properties = table.properties
-    due = due_buckets(state, table.storage.now_ms(), properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+    due = due_buckets(
+        state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
     tablet_of = table.keyed.shape().tablet_of
     return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
 

@@ -35,11 +35,13 @@ from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, write_context
 from streamhouse_spark.lake.parquet_read import read_split
+from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -148,6 +150,15 @@ class PaimonLake:
         starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+
+    def drop_partitions(
+        self,
+        chosen: PartitionMatches,  # noqa: ARG002 - the interface
+        *,
+        below: Mapping[int, int],  # noqa: ARG002
+        dry_run: bool = False,  # noqa: ARG002
+    ) -> LakeDropReport:
+        raise _not_built("dropping partitions")
 
     # -- reading --------------------------------------------------------------------------------------------------
 
