@@ -36,7 +36,9 @@ def state_of(parts: list, lake_offset: int, consumer: tuple[int, int] | None) ->
     for number, (rows, days, age) in enumerate(parts, start=2):
         time_ms = NOW_MS - age * DAY_MS
         found = None if days is None else tuple(("de", day) for day in days)
-        segment = Segment(0, state.buckets[0].end, rows, 10, 1, number, time_ms, time_ms, partitions=found, uuid=f"{number:032x}")
+        segment = Segment(
+            0, state.buckets[0].end, rows, 10, 1, number, time_ms, time_ms, partitions=found, uuid=f"{number:032x}"
+        )
         state = fold(state, record(number, Append((segment,), (None,)), time_ms=time_ms))
     if lake_offset:
         state = fold(state, record(state.version + 1, LakePair(1, {0: lake_offset}), time_ms=NOW_MS))

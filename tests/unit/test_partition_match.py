@@ -77,7 +77,7 @@ def test_texts_as_people_write_them():
             "at": MOMENT.replace(microsecond=0),
         }
     )
-    with pytest.raises(SchemaMismatchError, match="'day'.*'tomorrow'"):
+    with pytest.raises(SchemaMismatchError, match=r"'day'.*'tomorrow'"):
         PartitionMatch.of_texts({"day": "tomorrow"}, SCHEMA, ALL, "a.t")
 
 

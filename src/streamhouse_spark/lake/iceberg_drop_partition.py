@@ -45,7 +45,7 @@ from streamhouse_spark.partition_match import PartitionMatches
 
 ATTEMPTS_MAX = 20
 RETRY_WAIT_MS = 25
-RETRY_WAIT_MS_MAX = 2_000
+RETRY_WAIT_MS_MAX = 500
 
 
 def drop_partitions(
