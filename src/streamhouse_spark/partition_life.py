@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.pin import pin_newest
@@ -72,7 +72,6 @@ def drop_partitions(table: Table, chosen: PartitionMatches, *, dry_run: bool = F
 
 def _drop(table: Table, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
     """Drop the rows below ``ends``."""
-    from streamhouse_spark.lake.recording import record_newest
     from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 
     TieringJob(table.log, table.open_lake(), world=table.world).run(
@@ -80,9 +79,19 @@ def _drop(table: Table, ends: Mapping[int, int], chosen: PartitionMatches) -> Dr
     )
     lake = table.open_lake()  # by the columns that the table has now
     report = lake.drop_partitions(chosen, below=ends)
-    if not record_newest(table.log, lake):
+    if not _record(table, lake):
         logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
     return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
+
+
+def _record(table: Table, lake: LakeTable) -> bool:
+    """Whether the log knows of the drop. That others win the race for its records is no conflict of the drop."""
+    from streamhouse_spark.lake.recording import record_newest
+
+    try:
+        return record_newest(table.log, lake)
+    except CommitConflictError:
+        return False
 
 
 def _counted(table: Table, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:

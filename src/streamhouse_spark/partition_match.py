@@ -60,7 +60,7 @@ class PartitionMatch:
         return all(_is_same(partition[name], plain_value(value)) for name, value in self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {value.as_py()!r}" for name, value in self.values)
+        return ", ".join(f"{name} = {_shown(value.as_py())}" for name, value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,10 @@ def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     if _is_nan(value.as_py()):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, value), False)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value) if isinstance(value, str | bytes) else str(value)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -230,7 +230,7 @@ class Table:
 
         Raises `InvalidOptionError` for a name that is no partition column, a log without a lake and a table that takes
         no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
-        nothing was dropped. After any other error the partition may be gone; dropping it again is harmless.
+        nothing was dropped. After any other error it may be gone; dropping again also takes later rows.
         """
         state = self.refresh()
         match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)

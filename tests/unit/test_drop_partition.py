@@ -301,6 +301,7 @@ def test_by_key_all_readers_agree(keyed):
     assert keyed.lake.to_arrow().num_rows == 12
     tier(keyed)
     assert keyed.lake.to_arrow().num_rows == 4
+    require_verified(keyed)
     assert keyed.drop_partition({"day": MON}) == partition_life.DropPartitionReport(0)
     keyed.upsert(people(1, 1))
     assert keyed.to_arrow().num_rows == 5

@@ -58,10 +58,12 @@ def drop_partitions(
             place.world.clock.sleep_ms(wait_ms * (0.5 + place.world.ids.jitter()))
         try:
             return _drop(place, chosen, below, dry_run=dry_run)
-        except CommitConflictError:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+        except CommitConflictError as error:
+            conflict = error
+    raise CommitConflictError(
+        f"lake table {'.'.join(place.identifier)}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); "
+        f"nothing of {chosen} was dropped, try again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +175,10 @@ def _going(
             if found is not None and 0 < first < file.record_count:
                 cut.append((file, found, first))
     if cut and deletes:
-        raise CommitConflictError(
+        raise LakeMismatchError(
             f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0][0].file_path} has "
-            "rows from before and behind this drop; nothing was dropped, try again when nobody writes to the partition"
+            "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
+            "are from before"
         )
     return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes))
 
