@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import partition_life
@@ -18,6 +19,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.kv import partition_delete
+from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake import recording
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
@@ -341,6 +343,39 @@ def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
     assert keyed.drop_partition({"day": MON}).rows == 23
     assert keyed.to_arrow().select(["id", "day"]).to_pylist() == [{"id": 200, "day": TUE}]
     assert keyed.lookup([{"id": 5, "day": MON}])["_found"].to_pylist() == [False]
+
+
+def test_by_key_where_another_process_of_this_host_is_ahead(keyed, monkeypatch):
+    keyed.upsert(people(0, 20))
+    rival = Warehouse("wh", storage=keyed.storage, world=keyed.world).table("sales.people")
+    catch_up, late = partition_delete.catch_up, iter([people(5, 1), people(100, 3)])
+
+    def overtaken(*args):
+        catch_up(*args)
+        if (batch := next(late, None)) is not None:
+            rival.upsert([{**row, "n": -1} for row in batch])
+
+    monkeypatch.setattr(partition_delete, "catch_up", overtaken)
+    assert keyed.drop_partition({"day": MON}).rows == 23
+    assert keyed.to_arrow().num_rows == 0
+    deleted = open_view(keyed, "changelog").to_arrow().filter(pc.field("_change_type") == "delete")
+    assert ids(deleted) == [*range(20), 100, 101, 102]
+    assert dict(zip(deleted["id"].to_pylist(), deleted["n"].to_pylist(), strict=True))[5] == -1
+
+
+def test_by_key_from_a_tablet_that_is_found_damaged_on_the_way(keyed, monkeypatch):
+    keyed.upsert(people(0, 20))
+    scan, damaged = Tablet.scan, iter([True, True])
+
+    def found(self, take, prefix=b""):
+        if next(damaged, False):
+            self.reset()
+            return 0, 0
+        return scan(self, take, prefix)
+
+    monkeypatch.setattr(Tablet, "scan", found)
+    assert keyed.drop_partition({"day": MON}).rows == 20
+    assert keyed.to_arrow().num_rows == 0
 
 
 def test_by_key_where_the_table_does_not_delete(wh, own_cache):

@@ -118,7 +118,10 @@ class PartitionDelete:
                 return _Deletions(at, found.finished(), staged_ms)
             if applied > at[1]:
                 raise TabletAheadError
-        raise DamagedError(f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times")
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing was "
+            "deleted: check the disk of this host's cache, then drop the partition again"
+        )
 
 
 class _Scan:

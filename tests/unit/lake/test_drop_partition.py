@@ -156,6 +156,20 @@ def test_rows_that_another_engine_deleted_stay_deleted(lake):
     assert "region=b" in left
 
 
+def test_a_deletion_that_lands_during_a_drop_is_not_undone(lake, monkeypatch):
+    change, late = iceberg_drop_partition._change, iter([True])
+
+    def slow(*args):
+        if next(late, False):
+            delete_by_position(lake, "a", [8])
+        return change(*args)
+
+    monkeypatch.setattr(iceberg_drop_partition, "_change", slow)
+    with pytest.raises(LakeMismatchError, match="Drop the partition again"):
+        drop(lake, {"region": "a"}, below=7)
+    assert len(read(lake)) == 19
+
+
 def test_several_partitions_in_one_snapshot(lake):
     snapshots = len(lake.metadata_table("snapshots"))
     report = drop(lake, {"region": "a"}, {"region": "b"}, {"region": "nowhere"})
