@@ -119,8 +119,8 @@ class PartitionDelete:
             if applied > at[1]:
                 raise TabletAheadError
         raise DamagedError(
-            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing was "
-            "deleted: check the disk of this host's cache, then drop the partition again"
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
+            "was deleted: check the disk of this host's cache, then drop the partition again"
         )
 
 
