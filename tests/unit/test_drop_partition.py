@@ -112,6 +112,11 @@ def test_rows_go_from_lake_and_log_and_others_stay(table):
     assert state.lake.offsets == state.ends == ends
     assert table.drop_partition({"day": MON}) == partition_life.DropPartitionReport(0)
     require_verified(table)
+    assert (table.state.lake.dropped_rows, table.open_lake().newest().dropped_rows) == (20, 20)
+    for _ in ("records", "a checkpoint"):
+        opened = Warehouse("wh", storage=table.storage, world=table.world).table(table.name)
+        assert opened.refresh() == table.refresh()
+        table.log.checkpoint(table.state)
     table.append(rows(30, 3))
     tier(table)
     assert ids(table.to_arrow()) == [*range(20, 25), *range(30, 33)]
