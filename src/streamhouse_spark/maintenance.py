@@ -50,8 +50,13 @@ def maintain(
     if not dry_run:
         properties = table.properties
         snapshots = _publish_snapshots(table)
-        limits = _settled(table, lake) if lake is not None else None
-        trimmed = trim(table.log, properties.log_ttl_ms, lake_enabled=properties.datalake_enabled, limits=limits)
+        trimmed = trim(
+            table.log,
+            properties.log_ttl_ms,
+            lake_enabled=properties.datalake_enabled,
+            limits=_settled(table, lake) if lake is not None else None,
+            auto_partition=properties.auto_partition,
+        )
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
@@ -67,7 +72,13 @@ def _publish_snapshots(table: Table) -> int:
     from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 
     properties = table.properties
-    due = due_buckets(state, table.storage.now_ms(), properties.log_ttl_ms, lake_enabled=properties.datalake_enabled)
+    due = due_buckets(
+        state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
     tablet_of = table.keyed.shape().tablet_of
     return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
 
@@ -75,8 +86,14 @@ def _publish_snapshots(table: Table) -> int:
 def _settled(table: Table, lake: LakeTable) -> Mapping[int, int]:
     """How far the log may be trimmed: what the lake holds for good. Asked only where there is something to trim."""
     properties = table.properties
-    now_ms, enabled = table.storage.now_ms(), properties.datalake_enabled
-    if not plan_trim(table.refresh(), now_ms, properties.log_ttl_ms, lake_enabled=enabled):
+    due = plan_trim(
+        table.refresh(),
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+    if not due:
         return {}
     try:
         held = lake.settled()

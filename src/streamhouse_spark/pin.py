@@ -77,7 +77,7 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
-    pair = _newest_within(state, ends)
+    pair = _newest_within(state, ends, timestamp_ms)
     hot = {}
     for bucket, log in state.buckets.items():
         start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
@@ -124,11 +124,14 @@ def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int
     return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
 
 
-def _newest_within(state: TableState, ends: Mapping[int, int]) -> LakePair | None:
-    for pair in reversed(state.lake_history):
-        if state.begins_at(pair.starts) and all(
-            offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()
-        ):
+def _newest_within(state: TableState, ends: Mapping[int, int], timestamp_ms: int) -> LakePair | None:
+    """The newest recorded snapshot that holds no row from behind these ends, and lacks no partition that was there."""
+    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
+    known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
+    dropped_rows = min((pair.dropped_rows for pair in known), default=0)
+    for pair in reversed(pairs):
+        has_all = pair.dropped_rows <= dropped_rows
+        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
             return pair
     return None
 

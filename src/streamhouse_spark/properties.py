@@ -14,6 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from streamhouse_spark import values
+from streamhouse_spark.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import is_unicode
@@ -61,6 +62,9 @@ class TableProperties:
     """``comment``: what the table is for, in the user's words."""
     primary_key: tuple[str, ...] = ()
     """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
+    auto_partition: AutoPartition | None = None
+    """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
+    them, before ``table.log.ttl``; None where ``table.auto-partition.enabled`` is false."""
 
 
 PRIMARY_KEY: Final = "primary.key"
@@ -100,6 +104,7 @@ _KNOWN: Final = (
     "table.log.ttl",
     "table.log.arrow.compression.type",
     "table.statistics.columns",
+    *AUTO_PARTITION_PROPERTIES,
     "comment",
     PRIMARY_KEY,
     MERGE_ENGINE,
@@ -146,10 +151,11 @@ def parse_properties(
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
+    lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
     parsed = TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
-        datalake_enabled=_bool(properties, "table.datalake.enabled", default=default.datalake_enabled),
+        datalake_enabled=lake_enabled,
         datalake_format=_LAKE_FORMATS[lake_format],
         datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
         datalake_auto_compaction=_bool(
@@ -168,6 +174,7 @@ def parse_properties(
         datalake_adopted=get(ADOPTED),
         comment=get("comment"),
         primary_key=primary_key,
+        auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
     )
     if parsed.datalake_format == "paimon":
         check_paimon_columns(schema, partitions, bucket_key, primary_key)

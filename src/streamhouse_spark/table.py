@@ -25,6 +25,8 @@ from streamhouse_spark.log.staging import Staged, Stager, commit_staged, truncat
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction, is_text_list
+from streamhouse_spark.partition_life import DropPartitionReport, drop_partitions
+from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
@@ -217,6 +219,23 @@ class Table:
         truncating again is safe where nobody appended meanwhile.
         """
         self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
+
+    def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
+        """Remove the rows of all partitions with these values of some or all partition columns; None stands for null.
+
+        Rows committed before the call go in one step: readers see all of a partition, or nothing of it. With a primary
+        key they are deleted as by `delete`. Rows of a log table are tiered first, and go from the lake in one snapshot;
+        those appended since the call began stay. The hot log keeps its rows as history for streams that start earlier,
+        which get `OffsetsTrimmedError` for what was trimmed; older lake snapshots keep theirs until they expire.
+        **Commit points:** see `streamhouse_spark.partition_life`. With ``dry_run`` rows and files are only counted.
+
+        Raises `InvalidOptionError` for a name that is no partition column, a log without a lake and a table that takes
+        no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
+        nothing was dropped. After any other error it may be gone; dropping again also takes later rows.
+        """
+        state = self.refresh()
+        match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
+        return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
 
     def stager(self, state: TableState | None = None) -> Stager:
         """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""

@@ -190,3 +190,19 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
         assert sorted(_in_duckdb(duck, path, "key", where)["key"].to_pylist()) == keys, where
         scan = StaticTable.from_metadata(path).scan(row_filter=where, selected_fields=("key",))
         assert sorted(scan.to_arrow()["key"].to_pylist()) == keys, where
+
+
+def test_without_a_dropped_partition(duck, tmp_path):
+    table = Warehouse(str(tmp_path / "wh")).create_table("sales.orders", EVENTS.arrow, partition_by=["day"], buckets=2)
+    rows = event_rows(60)
+    table.append(rows)
+    day = rows["day"].drop_null()[0].as_py()
+    report = table.drop_partition({"day": day})
+    table.append(event_rows(10, seed=7))
+    path = str(tmp_path / "wh/lake/sales/orders")
+    kept = sorted(row["id"] for row in rows.to_pylist() if row["day"] != day)
+    assert report.rows == 60 - len(kept) > 0
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted(read["id"].to_pylist()) == kept
+    before = [s for s in table.lake.snapshots()["snapshot_id"].to_pylist() if s != report.snapshot_id]
+    assert len(StaticTable.from_metadata(path).scan(snapshot_id=before[-1]).to_arrow()) == 60, "time travel reads it"

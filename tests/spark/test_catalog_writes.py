@@ -188,7 +188,6 @@ def test_overwrites_of_a_part_are_refused(spark, table, name):
         ),
         (lambda: spark.sql(f"INSERT INTO {name} REPLACE WHERE id = 1 VALUES (1, 'a', 1, NULL)"), "overwrite by filter"),
         (lambda: spark.sql(f"TRUNCATE TABLE {name} PARTITION (day = DATE'2026-01-01')"), "(?i)partition"),
-        (lambda: spark.sql(f"ALTER TABLE {name} DROP PARTITION (day = DATE'2026-01-01')"), "(?i)partition"),
     ]
     for attempt, says in attempts:
         with pytest.raises(PySparkException, match=says):

@@ -11,6 +11,7 @@ from streamhouse_spark.cli.adopt_command import adopt
 from streamhouse_spark.cli.demo_command import demo
 from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
+from streamhouse_spark.cli.partition_command import drop_partition
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
@@ -19,7 +20,7 @@ from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop"),
+    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop-partition", "drop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
     "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
@@ -73,6 +74,7 @@ for _command in (
     alter,
     rename,
     truncate,
+    drop_partition,
     drop,
     head,
     tail,

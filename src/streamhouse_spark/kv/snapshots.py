@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamhouse_spark.auto_partition import AutoPartition
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.environment import DamagedError
@@ -34,12 +35,16 @@ SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
 
-def due_buckets(state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool) -> list[int]:
+def due_buckets(
+    state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
+) -> list[int]:
     """The buckets whose snapshot is old enough to be made anew: for a new host's sake, or to trim the log. Pure."""
     kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
     # What could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
-    trimmed = plan_trim(replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled)
+    trimmed = plan_trim(
+        replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition
+    )
     due = []
     for bucket, log in state.buckets.items():
         offset = kept.get(bucket, state.first_offset(bucket))

@@ -17,8 +17,10 @@ from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
+    from streamhouse_spark.lake.partition_drop import LakeDropReport
     from streamhouse_spark.lake.scan_files import LakeScan
     from streamhouse_spark.log.state import TableState
+    from streamhouse_spark.partition_match import PartitionMatches
 
 COMMIT_USER = "__streamhouse_lake_tiering"
 """``commit-user`` of our snapshots, and the name of the tag that keeps the newest of them from being expired."""
@@ -37,13 +39,15 @@ Predicates decide which files are planned; rows are filtered by whoever reads th
 class LakeSnapshot:
     """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the last truncation that the lake knows of; empty where there was none.
+    ``starts`` are the offsets of the last truncation that the lake knows of; empty where there was none. Rows of
+    partitions that were dropped are not there; ``dropped_rows`` counts them.
     """
 
     id: int
     offsets: Mapping[int, int]
     timestamp_ms: int
     starts: Mapping[int, int] = field(default_factory=dict)
+    dropped_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,12 +55,13 @@ class LakeSnapshot:
             "offsets": {str(b): o for b, o in self.offsets.items()},
             "timestamp_ms": self.timestamp_ms,
             "starts": {str(b): o for b, o in self.starts.items()},
+            "dropped_rows": self.dropped_rows,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LakeSnapshot:
         offsets, starts = ({int(b): o for b, o in value[name].items()} for name in ("offsets", "starts"))
-        return cls(value["id"], offsets, value["timestamp_ms"], starts)
+        return cls(value["id"], offsets, value["timestamp_ms"], starts, value["dropped_rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +397,17 @@ class LakeTable(Protocol):
         a primary key, when the current snapshot is not the one that the context is of and, in a lake whose readers
         merge, has rows that would count as newer than these, `LakeRolledBackError`, `LakeMismatchError`, or
         `CommitStateUnknownError`.
+        """
+
+    def drop_partitions(
+        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
+    ) -> LakeDropReport:
+        """Remove the rows of these partitions that have offsets below some, in one snapshot; offsets stay as they are.
+
+        Only for tables without a primary key. Rows that other engines added to the partitions go too. **Commit
+        point:** the snapshot. Validated on every attempt: what is removed is what the newest snapshot then has, and
+        that holds all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
+        winning, `LakeMismatchError`, `CommitStateUnknownError`, or `InvalidOptionError` where it is not built.
         """
 
     def plan_read(

@@ -112,6 +112,15 @@ def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
     return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
 
 
+def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
+    """The bucket of a file and a range that holds its offsets, by its name; None for a file of another engine."""
+    name = location.rpartition("/")[2]
+    if not is_own_name(name):
+        return None
+    parts = _name_parts(name)
+    return int(parts[0]), OffsetRange(int(parts[1]), int(parts[2]))
+
+
 def is_own_name(name: str) -> bool:
     """Whether a file is one of ours that has offsets."""
     parts = _name_parts(name)

@@ -30,6 +30,7 @@ from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_drop_partition import drop_partitions
 from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
@@ -50,12 +51,14 @@ from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet_read import read_split
+from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -182,6 +185,12 @@ class IcebergLake:
     ) -> LakeSnapshot | None:
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
+    def drop_partitions(
+        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
+    ) -> LakeDropReport:
+        report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def plan_read(
@@ -287,4 +296,5 @@ class IcebergLake:
 def _snapshot(snapshot: Snapshot, found: FoundOffsets | None) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    return LakeSnapshot(snapshot.snapshot_id, dict(found.offsets), snapshot.timestamp_ms, dict(found.starts))
+    offsets, starts = dict(found.offsets), dict(found.starts)
+    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, found.dropped_rows)

@@ -112,7 +112,10 @@ def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
     """The summary of a snapshot that holds what the current one does."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    return {OFFSETS_PROPERTY: offsets_text(owner, offsets.offsets, offsets.starts)} if offsets else {}
+    if offsets is None:
+        return {}
+    text = offsets_text(owner, offsets.offsets, offsets.starts, dropped_rows=offsets.dropped_rows)
+    return {OFFSETS_PROPERTY: text}
 
 
 def _has_deletes(snapshot: Snapshot, table: Table) -> bool:

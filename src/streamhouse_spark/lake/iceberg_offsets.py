@@ -19,7 +19,7 @@ from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, Fo
 def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
     """The offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
     for ancestor in ancestors(metadata, snapshot):
-        found = _own_offsets(ancestor, table_uuid, metadata.location)
+        found = own_offsets(ancestor, table_uuid, metadata.location)
         if found is not None:
             return found
     return None
@@ -41,7 +41,7 @@ def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | N
     oldest = chain[-1] if chain else None
     was_cut = oldest is not None and _sequence(oldest) > max(_sequence(tagged), 1)
     if found is None and was_cut:
-        return _own_offsets(tagged, table_uuid, metadata.location)
+        return own_offsets(tagged, table_uuid, metadata.location)
     holder = metadata.snapshot_by_id(found.snapshot_id) if found else None
     if holder is not None and _sequence(holder) > _sequence(tagged):
         return found
@@ -78,6 +78,7 @@ def _sequence(snapshot: Snapshot) -> int:
     return snapshot.sequence_number or 0
 
 
-def _own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
+def own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
+    """What the snapshot itself says."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)

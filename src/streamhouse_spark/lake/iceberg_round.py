@@ -13,7 +13,7 @@ from streamhouse_spark.lake.iceberg_commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_evolve import require_brought_up
 from streamhouse_spark.lake.iceberg_live import live_files
-from streamhouse_spark.lake.iceberg_offsets import newest_offsets
+from streamhouse_spark.lake.iceberg_offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.live_files import LiveFile
@@ -66,12 +66,15 @@ def commit_round(
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     shape = WriteShape.from_json(context.lake)
-    summary = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, shape)
-        require_offsets(metadata.location, newest_offsets(metadata, place.spec.table_uuid), expected)
+        found = newest_offsets(metadata, place.spec.table_uuid)
+        require_offsets(metadata.location, found, expected)
+        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        text = offsets_text(place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows)
+        summary = {OFFSETS_PROPERTY: text}
         if is_keyed:
             require_snapshot_as_planned(metadata, shape.snapshot_id)
         require_written(place, metadata, files, shape)
@@ -82,7 +85,9 @@ def commit_round(
         return Change(operation, added=files, removes_all=True, summary=summary)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts))
+    said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
+    dropped_rows = said.dropped_rows if said is not None else 0
+    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), dropped_rows)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:

@@ -77,7 +77,7 @@ class OffsetRuns:
 
     def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
         """The half-open row numbers whose offsets lie in ``wanted``."""
-        return self._rows_below(wanted.start), self._rows_below(wanted.end)
+        return self.rows_below(wanted.start), self.rows_below(wanted.end)
 
     def rows(self, first: int, last: int) -> OffsetRuns:
         """The runs of rows ``[first, last)``."""
@@ -94,7 +94,8 @@ class OffsetRuns:
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 
-    def _rows_below(self, offset: int) -> int:
+    def rows_below(self, offset: int) -> int:
+        """How many rows have smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
     def to_text(self) -> str:

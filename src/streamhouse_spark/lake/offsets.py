@@ -23,9 +23,17 @@ class FoundOffsets:
     snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
     """Where the table began, by its last truncation."""
+    dropped_rows: int = 0
+    """How many of the rows ``[starts, offsets)`` are no longer there, because their partitions were dropped."""
 
 
-def offsets_text(table_uuid: str, offsets: Mapping[int, int], starts: Mapping[int, int] = NEVER_TRUNCATED) -> str:
+def offsets_text(
+    table_uuid: str,
+    offsets: Mapping[int, int],
+    starts: Mapping[int, int] = NEVER_TRUNCATED,
+    *,
+    dropped_rows: int = 0,
+) -> str:
     value: dict[str, object] = {
         "version": OFFSETS_VERSION,
         "table_uuid": table_uuid,
@@ -33,6 +41,8 @@ def offsets_text(table_uuid: str, offsets: Mapping[int, int], starts: Mapping[in
     }
     if starts:
         value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
+    if dropped_rows:
+        value["dropped_rows"] = dropped_rows
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -47,6 +57,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
+        dropped_rows = int(value.get("dropped_rows", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
     if version != OFFSETS_VERSION:
@@ -59,4 +70,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "give this one another lake location"
         )
-    return FoundOffsets(offsets, snapshot_id, starts)
+    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows)

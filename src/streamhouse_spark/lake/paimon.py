@@ -11,7 +11,7 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -37,6 +37,7 @@ from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
+from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
@@ -44,6 +45,7 @@ from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.split_read import read_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -158,6 +160,18 @@ class PaimonLake:
         starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+
+    def drop_partitions(
+        self,
+        chosen: PartitionMatches,  # noqa: ARG002 - the interface
+        *,
+        below: Mapping[int, int],  # noqa: ARG002
+        dry_run: bool = False,  # noqa: ARG002
+    ) -> LakeDropReport:
+        raise InvalidOptionError(
+            f"{self.place.spec.path}: dropping partitions is not built yet for Paimon lakes without a primary key; create "
+            "the table with an Iceberg lake, or truncate it"
+        )
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from streamhouse_spark.lake.plan import (
     require_progress,
     round_begin,
 )
+from streamhouse_spark.lake.recording import is_ahead, record_snapshot
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.scan import check_dense, plan_range, read_split
@@ -143,11 +144,11 @@ class TieringJob:
             self._require_progress(state, state.lake)
         self._fit_lake(state)
         newest = self._lake.newest()
-        if newest is not None and _is_ahead(newest, state) and not _is_ahead(newest, self._refreshed()):
+        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began"
             )
-        if newest is not None and not _is_ahead(newest, self._log.state):
+        if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
         offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
         begin = round_begin(state, newest)
@@ -222,17 +223,7 @@ class TieringJob:
             raise CommitConflictError(f"table {state.name} was truncated since this round began; plan again")
 
     def _record(self, snapshot: LakeSnapshot) -> None:
-        """Tell the log what the lake holds, unless it knows of as much or more."""
-        known = self._log.state.recorded_lake
-        if known is not None and not _is_news(snapshot, known):
-            return
-
-        def pair(state: TableState, time_ms: int) -> list[LakePair]:
-            if state.recorded_lake is not None and not _is_news(snapshot, state.recorded_lake):
-                return []
-            return [LakePair(snapshot.id, dict(snapshot.offsets), time_ms, dict(snapshot.starts))]
-
-        self._log.commit(pair)
+        record_snapshot(self._log, self._lake, snapshot)
 
     def _refreshed(self) -> TableState:
         state = self._log.refresh()
@@ -243,27 +234,6 @@ class TieringJob:
 
 def _healed(files: Sequence[LakeFile]) -> int:
     return sum(file.deletes.num_surplus for file in files if file.deletes is not None)
-
-
-def _is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
-    """Whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
-    ends = state.ends
-    return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
-        start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
-    )
-
-
-def _is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
-    """Another snapshot that holds as much of every bucket, or more, and knows of no fewer truncations.
-
-    As much is enough: after a compaction the older snapshot is the one that will be expired.
-    """
-    held, starts = snapshot.offsets, snapshot.starts
-    return (
-        snapshot.id != recorded.snapshot_id
-        and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
-        and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
-    )
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:

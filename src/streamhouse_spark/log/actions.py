@@ -65,13 +65,15 @@ class Truncate:
 class LakePair:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the truncation that the lake knew of; empty where there was none.
+    ``starts`` are the offsets of the truncation that the lake knew of; empty where there was none. ``dropped_rows`` of
+    these rows are not there, because their partitions were dropped.
     """
 
     snapshot_id: int
     offsets: Mapping[int, int]
     time_ms: int = 0
     starts: Mapping[int, int] = field(default_factory=dict)
+    dropped_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +301,17 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
 
 def lake_to_json(pair: LakePair) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
-    return {**out, "starts": _to_json_map(pair.starts)} if pair.starts else out
+    if pair.starts:
+        out["starts"] = _to_json_map(pair.starts)
+    if pair.dropped_rows:
+        out["dropped_rows"] = pair.dropped_rows
+    return out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
-    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts)
+    dropped_rows = data.get("dropped_rows", 0)
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, dropped_rows)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

@@ -57,7 +57,7 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
-import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
+import org.apache.spark.sql.connector.catalog.SupportsAtomicPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -1104,7 +1104,7 @@ final class WrittenTable extends WritableTable implements StagedTable {
   }
 }
 
-final class PartitionedTable extends WritableTable implements SupportsPartitionManagement {
+final class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
   PartitionedTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
@@ -1139,13 +1139,23 @@ final class PartitionedTable extends WritableTable implements SupportsPartitionM
   }
 
   @Override
-  public void createPartition(InternalRow partition, Map<String, String> properties) {
+  public void createPartitions(InternalRow[] partitions, Map<String, String>[] properties) {
     throw Errors.analysis("a partition exists when a row has its values: insert rows instead of ADD PARTITION");
   }
 
   @Override
-  public boolean dropPartition(InternalRow partition) {
-    throw Errors.analysis("DROP PARTITION is not supported on a table without primary key");
+  public boolean dropPartitions(InternalRow[] partitions) {
+    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("uuid", id());
+    ArrayNode values = arguments.putArray("partitions");
+    StructField[] columns = partitionSchema().fields();
+    for (InternalRow partition : partitions) {
+      ArrayNode row = values.addArray();
+      for (int i = 0; i < columns.length; i++) {
+        row.add(Json.value(partition.isNullAt(i) ? null : partition.get(i, columns[i].dataType())));
+      }
+    }
+    catalog.ask("drop_partitions", arguments);
+    return true;
   }
 
   @Override

@@ -48,6 +48,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "drop_table": tables.drop_table,
     "truncate_table": tables.truncate_table,
     "partition_values": tables.partition_values,
+    "drop_partitions": tables.drop_partitions,
     "load": scan.load,
     "plan": scan.plan,
     "aggregate": aggregates.aggregate,

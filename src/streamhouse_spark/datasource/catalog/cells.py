@@ -40,6 +40,22 @@ def _text_of(value: Any) -> Any:
             return value
 
 
+def cell_value(cell: Any, data_type: pa.DataType) -> Any:
+    """The Python value of a JSON value of a column without nesting."""
+    types = pa.types
+    if cell is None:
+        return None
+    if types.is_date32(data_type):
+        return pa.scalar(cell, pa.int32()).cast(data_type).as_py()
+    if types.is_timestamp(data_type):
+        return pa.scalar(cell, pa.int64()).cast(pa.timestamp("us", data_type.tz)).as_py()
+    if types.is_decimal(data_type):
+        return decimal.Decimal(cell)
+    if types.is_floating(data_type):
+        return float(cell)
+    return base64.b64decode(cell) if types.is_binary(data_type) else cell
+
+
 def same_cell(left: Any, right: Any) -> bool:
     """Whether two JSON values of a column are one value: decimals of another scale are."""
     if left == right or left is None or right is None:

@@ -1,14 +1,16 @@
-"""The partitions of a table: the distinct values of its partition columns, over lake and log."""
+"""The partitions of a table, shown and dropped: the distinct values of its partition columns, over lake and log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.datasource.catalog.cells import json_values, same_cell
+from streamhouse_spark.datasource.catalog.cells import cell_value, json_values, same_cell
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.partition_life import drop_partitions
+from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.table import Table
@@ -32,6 +34,21 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
     shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
     return sorted(shown, key=lambda row: [value is not None for value in row])
+
+
+def drop_rows(table: Table, partitions: Sequence[Sequence[Any]]) -> None:
+    """Drop the partitions with these JSON values of all partition columns, in one step.
+
+    Raises as `Table.drop_partition`.
+    """
+    state = table.refresh()
+    columns = [state.schema.column(name) for name in state.partition_by]
+    rows = [
+        {column.name: cell_value(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
+        for cells in partitions
+    ]
+    matches = tuple(PartitionMatch.of(row, state.schema, state.partition_by, table.name) for row in rows)
+    drop_partitions(table, PartitionMatches(matches))
 
 
 def _position(table: Table, name: str) -> int:

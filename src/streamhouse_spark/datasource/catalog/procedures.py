@@ -10,6 +10,7 @@ from typing import Any, Final
 from streamhouse_spark import ddl
 from streamhouse_spark.datasource.catalog import lake_procedures
 from streamhouse_spark.datasource.catalog.lake_procedures import Rows
+from streamhouse_spark.datasource.catalog.partition_procedure import drop_partition
 from streamhouse_spark.datasource.catalog.procedure_arguments import (
     Parameter,
     bound,
@@ -190,6 +191,18 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (_TABLE, Parameter("consumer_id", "string", "The option consumerId of its stream"), _DRY_RUN),
             "table string not null, consumer_id string not null, offsets string not null, dry_run boolean not null",
             _drop_consumer,
+        ),
+        Procedure(
+            "drop_partition",
+            "Remove the rows of all partitions with these values, in one step",
+            (
+                _TABLE,
+                Parameter("partition", "string", "Values of some or all partition columns, as a JSON object"),
+                _DRY_RUN,
+            ),
+            "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
+            "dry_run boolean not null",
+            drop_partition,
         ),
         Procedure(
             "table_status",

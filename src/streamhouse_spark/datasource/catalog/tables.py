@@ -1,4 +1,4 @@
-"""Tables of the catalog: the calls behind SHOW, CREATE, DESCRIBE, DROP TABLE and SHOW PARTITIONS."""
+"""Tables of the catalog: the calls behind SHOW, CREATE, DESCRIBE, DROP TABLE, SHOW and DROP PARTITION."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.databases import require_database
-from streamhouse_spark.datasource.catalog.partitions import partition_rows
+from streamhouse_spark.datasource.catalog.partitions import drop_rows, partition_rows
 from streamhouse_spark.datasource.catalog.table_description import PROVIDER, STATUS_PREFIX, properties_of
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.connection import Connection
@@ -145,3 +145,10 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     table = connection.table(str(path_of(args, "show partitions of")))
     wanted = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
     return {"partitions": partition_rows(table, wanted)}
+
+
+def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ALTER TABLE … DROP PARTITION of the table that was loaded; see `streamhouse_spark.partition_life`."""
+    table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
+    drop_rows(table, args["partitions"])
+    return {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "rewrite_manifests",
         "adopt",
         "drop_consumer",
+        "drop_partition",
         "table_status",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
@@ -51,6 +53,23 @@ def test_procedures_say_their_parameters_and_results(catalog):
     for procedure in found.values():
         assert json.loads(procedure["result"])["fields"]
         assert procedure["description"]
+
+
+def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
+    warehouse = catalog.connection.warehouse()
+    table = warehouse.create_table("sales.parts", "id bigint, day date, n int", partition_by=["day", "n"])
+    rows = [{"id": i, "day": dt.date(2026, 1, 1 + i % 2), "n": None if i < 4 else i} for i in range(8)]
+    table.append(rows)
+    day, null = '{"day": "2026-01-01"}', '{"DAY": "2026-01-02", "n": null}'
+    shown = call("drop_partition", table="sales.parts", partition=day, dry_run=True)
+    assert [(row["rows"], row["snapshot"], row["dry_run"]) for row in shown] == [(4, None, True)]
+    assert call("drop_partition", table="sales.parts", partition=null)[0]["rows"] == 2
+    assert call("drop_partition", table="sales.parts", partition='{"n": 7}')[0]["files"] == 1
+    assert call("drop_partition", table="sales.parts", partition=day)[0]["rows"] == 4
+    assert table.to_arrow()["id"].to_pylist() == [5]
+    for text in ("day=2026-01-01", "[]", '{"day": ["2026-01-01"]}', "{}", '{"id": 1}'):
+        with pytest.raises(InvalidOptionError):
+            call("drop_partition", table="sales.parts", partition=text)
 
 
 def test_snapshots_are_expired_but_for_the_newest(call, table):

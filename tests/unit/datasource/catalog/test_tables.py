@@ -183,6 +183,8 @@ def test_any_printable_text_names_a_column_in_every_role(catalog, column):
     assert sorted(found["partitions"]) == sorted([[column], ["b"], ["c"]])
     one = catalog.call("partition_values", database="sales", table="t", names=[column], values=[column])
     assert one == {"partitions": [[column]]}
+    assert table.drop_partition({column: column}).rows == 1
+    assert sorted(table.to_arrow()[column].to_pylist()) == ["b", "c"]
 
 
 def test_partitions_are_those_of_lake_and_log_in_sparks_form(catalog):
@@ -215,6 +217,16 @@ def test_partitions_are_those_of_lake_and_log_in_sparks_form(catalog):
     assert shown(d="1.5", f="-Infinity") == [negative]
     assert shown(dt=None) == [[None] * 6]
     assert shown(dt=11) == []
+
+    def drop(*partitions):
+        catalog.call("drop_partitions", database="sales", table="t", uuid=table.uuid, partitions=list(partitions))
+
+    drop(in_json, in_json)
+    assert sorted(map(str, shown())) == sorted(map(str, [[None] * 6, negative]))
+    drop([None] * 6, negative)
+    assert shown() == []
+    with pytest.raises(TableNotFoundError):
+        catalog.call("drop_partitions", database="sales", table="t", uuid="f" * 32, partitions=[in_json])
 
 
 def test_partitions_of_an_unpartitioned_table_and_of_other_columns(catalog):

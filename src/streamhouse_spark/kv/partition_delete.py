@@ -1,0 +1,178 @@
+"""Deleting all rows of some partitions of a table with a primary key, through the changelog.
+
+**Commit point:** the one record that adds the deletions of all buckets. A bucket's deletions are those of the rows that
+it has where it ends, so the record adds them only where it still ends there; a bucket that moved is looked through
+again, within the commit's own attempt. So no row of the partitions is left when it is committed, whoever wrote it.
+Rows are read from this host's tablets in steps, and their deletions staged as segments: memory is bounded by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.environment import DamagedError
+from streamhouse_spark.kv.replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.staged_changes import Place, TabletAheadError, place_of
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.value_format import UnknownSchemaError
+from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.partition_match import PartitionMatches
+from streamhouse_spark.paths import segment_key
+from streamhouse_spark.storage import Storage
+
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 100
+DAMAGED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletions:
+    """Of one bucket, right while it is at this place."""
+
+    at: Place
+    segments: tuple[StagedSegment, ...]
+    staged_ms: int
+    """Store time at which staging began."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(staged.segment.num_rows for staged in self.segments)
+
+    def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
+        """Whether a record at this time may add them; not where cleaning may have the files."""
+        keys = {segment_key(state.table_uuid, s.segment.uuid) for s in self.segments if s.segment.uuid is not None}
+        is_young = time_ms - self.staged_ms <= STAGED_AGE_MS_MAX
+        return self.at == place_of(state, bucket) and is_young and not keys & state.condemned.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDelete:
+    """Deletes the rows of some partitions of one table."""
+
+    log: CommitLog
+    storage: Storage
+    world: World
+    shape: Callable[[TableState], SegmentShape]
+    """How segments are written by a state."""
+    tablet_of: Callable[[int], Tablet]
+    """The tablet of a bucket on this host."""
+    chosen: PartitionMatches
+
+    def run(self) -> int:
+        """Delete them; how many rows there were. All of them are gone, durably and for everybody, or none.
+
+        Raises `CommitConflictError` where others keep writing faster than the rows can be looked through; nothing was
+        deleted then. Else as `CommitLog.commit`.
+        """
+        staged: dict[int, _Deletions] = {}
+        schema_ids: set[int] = set()
+
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            if state.dropped:
+                raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was deleted")
+            if schema_ids - {state.schema_id}:
+                staged.clear()
+            schema_ids.clear()
+            schema_ids.add(state.schema_id)
+            layout = KeyedLayout.of(state)
+            for bucket in state.buckets:
+                if bucket not in staged or not staged[bucket].fit(state, bucket, time_ms):
+                    staged[bucket] = self._deletions(state, layout, bucket)
+            return _actions(staged, state, time_ms)
+
+        for _ in range(TRIES_MAX):
+            try:
+                self.log.commit(plan)
+            except (TabletAheadError, UnknownSchemaError):
+                self.log.refresh()
+                continue
+            return sum(deletions.num_rows for deletions in staged.values())
+        raise CommitConflictError(
+            f"{self.log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
+            "deleted, drop the partition again"
+        )
+
+    def _deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
+        """Of all rows of the partitions that the bucket has where this state says that it ends."""
+        at, staged_ms = place_of(state, bucket), self.storage.now_ms()
+        if at[0] == at[1]:
+            return _Deletions(at, (), staged_ms)
+        tablet = self.tablet_of(bucket)
+        for _ in range(DAMAGED_MAX):
+            catch_up(tablet, layout, self.storage, state, bucket)
+            found = _Scan(self, state, layout, bucket)
+            begins, applied = tablet.scan(found.take)
+            if (begins, applied) == at:
+                return _Deletions(at, found.finished(), staged_ms)
+            if applied > at[1]:
+                raise TabletAheadError
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
+            "was deleted: check the disk of this host's cache, then drop the partition again"
+        )
+
+
+class _Scan:
+    """Takes a bucket's rows in steps and stages the deletions of those that are chosen."""
+
+    def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
+        self._delete = delete
+        self._state = state
+        self._layout = layout
+        self._bucket = bucket
+        self._shape = delete.shape(state)
+        self._schema = state.written_schema(layout.schema_id).arrow
+        self._deciding = [state.schema.column(name) for name in delete.chosen.columns]
+        self._waiting: list[pa.RecordBatch] = []
+        self._staged: list[StagedSegment] = []
+
+    def take(self, items: list[tuple[bytes, bytes]]) -> None:
+        stored = [value for _, value in items]
+        partitions = self._layout.values.unpack(stored, self._deciding).columns
+        names = [column.name for column in self._deciding]
+        chosen = np.flatnonzero(self._delete.chosen.mask(pa.table(list(partitions), names=names)))
+        if not len(chosen):
+            return
+        columns = self._layout.values.unpack([stored[place] for place in chosen.tolist()]).columns
+        types = pa.array(np.full(len(chosen), ChangeType.DELETE, np.int8))
+        self._waiting.append(pa.RecordBatch.from_arrays([types, *columns], schema=self._schema))
+        if sum(batch.nbytes for batch in self._waiting) >= SEGMENT_BYTES:
+            self._stage()
+
+    def finished(self) -> tuple[StagedSegment, ...]:
+        """What was staged; few deletions travel in the record."""
+        size_bytes = sum(batch.nbytes for batch in self._waiting)
+        if self._waiting and not self._staged and size_bytes <= INLINE_BYTES_MAX // self._state.num_buckets:
+            return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._shape),)
+        if self._waiting:
+            self._stage()
+        return tuple(self._staged)
+
+    def _stage(self) -> None:
+        rows, uuid = pa.Table.from_batches(self._waiting), self._delete.world.ids.new_uuid()
+        self._waiting.clear()
+        storage, table_uuid = self._delete.storage, self._state.table_uuid
+        self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._shape))
+
+
+def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
+    segments, inline = [], []
+    for deletions in staged.values():
+        end = deletions.at[1]
+        for found in deletions.segments:
+            segments.append(found.segment.placed(end, state.version + 1, time_ms))
+            inline.append(found.inline_rows)
+            end += found.segment.num_rows
+    return (Append(tuple(segments), tuple(inline)),) if segments else ()

@@ -1,0 +1,240 @@
+"""Dropping partitions of an Iceberg table of a log, in one snapshot with the offsets as they are.
+
+**Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
+that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
+up again. Files whose rows have all been appended before the drop go as they are; one that also has rows from behind it,
+because somebody tiered or merged meanwhile, is written again with these rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
+from streamhouse_spark.lake.base import LakeFile, LakeSplit, WriteContext
+from streamhouse_spark.lake.bucket_files import rewrite_files
+from streamhouse_spark.lake.data_file import named_offsets
+from streamhouse_spark.lake.iceberg_commit import commit_snapshot
+from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg_offsets import newest_offsets
+from streamhouse_spark.lake.iceberg_place import IcebergPlace
+from streamhouse_spark.lake.iceberg_read import own_projection
+from streamhouse_spark.lake.iceberg_round import (
+    require_shape,
+    require_snapshot_as_planned,
+    require_written,
+    write_context,
+)
+from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
+from streamhouse_spark.lake.partition_drop import LakeDropReport
+from streamhouse_spark.partition_match import PartitionMatches
+
+ATTEMPTS_MAX = 20
+RETRY_WAIT_MS = 25
+RETRY_WAIT_MS_MAX = 500
+
+
+def drop_partitions(
+    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    """See `LakeTable.drop_partitions`; the id of the snapshot it made comes with the report."""
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
+            place.world.clock.sleep_ms(wait_ms * (0.5 + place.world.ids.jitter()))
+        try:
+            return _drop(place, chosen, below, dry_run=dry_run)
+        except CommitConflictError as error:
+            conflict = error
+    raise CommitConflictError(
+        f"lake table {'.'.join(place.identifier)}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); "
+        f"nothing of {chosen} was dropped, try again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """What a snapshot loses."""
+
+    files: tuple[DataFile, ...] = ()
+    cut: tuple[tuple[DataFile, OffsetFile, int], ...] = ()
+    """Those of the files that have rows to keep: from that row on."""
+    deletes: tuple[DataFile, ...] = ()
+    """Delete files that have nothing left to delete."""
+
+    @property
+    def kept_rows(self) -> int:
+        return sum(found.runs.num_rows - first for _, found, first in self.cut)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.files) - self.kept_rows
+
+
+def _drop(
+    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
+        return LakeDropReport(), None
+    place.require_owner(table.metadata)
+    going = _going(place, table, planned, chosen, below)
+    report = LakeDropReport(len(going.files), going.rows, going.kept_rows)
+    if not going.files or dry_run:
+        return report, None
+    context = write_context(place)
+    added = [f for cut in going.cut for f in _rewritten(place, context, table, *cut)]
+    shape = WriteShape.from_json(context.lake)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        _require_tiered(place, metadata, below)
+        require_snapshot_as_planned(metadata, planned.snapshot_id)
+        if added:
+            require_shape(metadata, shape)
+            require_written(place, metadata, added, shape)
+        return _change(place, metadata, going, added)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return report, snapshot.snapshot_id
+
+
+def _require_tiered(place: IcebergPlace, metadata: TableMetadata, below: Mapping[int, int]) -> None:
+    """All rows that are to go are in the lake: else they would come back with the next round."""
+    found = newest_offsets(metadata, place.spec.table_uuid)
+    offsets = found.offsets if found else {}
+    behind = {bucket: (offsets.get(bucket, 0), end) for bucket, end in below.items() if offsets.get(bucket, 0) < end}
+    if behind:
+        raise LakeRolledBackError(
+            f"lake table {metadata.location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
+            "nothing was dropped. Roll the lake forward to its newest snapshot, then drop the partition again"
+        )
+
+
+def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: Sequence[LakeFile]) -> Change:
+    found = newest_offsets(metadata, place.spec.table_uuid)
+    summary = {}
+    if found is not None:
+        rows = found.dropped_rows + going.rows
+        text = offsets_text(place.spec.table_uuid, found.offsets, found.starts, dropped_rows=rows)
+        summary = {OFFSETS_PROPERTY: text}
+    return Change(
+        Operation.OVERWRITE if added else Operation.DELETE,
+        added=added,
+        removed=sorted(file.file_path for file in going.files),
+        removed_deletes=sorted(file.file_path for file in going.deletes),
+        summary=summary,
+        moves_tag=bool(summary),
+    )
+
+
+def _going(
+    place: IcebergPlace, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+) -> _Going:
+    """The files of these partitions that have rows below the offsets. Files of other engines go whole."""
+    schema, specs = table.metadata.schema(), table.metadata.specs()
+    chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
+    files: list[DataFile] = []
+    cut: list[tuple[DataFile, OffsetFile, int]] = []
+    deletes: list[DataFile] = []
+    is_left = False
+    with lake_metadata(table.location()):
+        for content, file in _live(table, snapshot):
+            partition = _partition(file, specs[file.spec_id], schema)
+            if content == ManifestContent.DELETES:
+                if partition.keys() >= set(chosen.columns) and chosen.holds(partition):
+                    deletes.append(file)
+                continue
+            if missing := [name for name in chosen.columns if name not in partition]:
+                raise LakeMismatchError(
+                    f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
+                    "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
+                )
+            if not chosen.holds(partition):
+                continue
+            first, found = _first_kept(place, file, below)
+            if first > 0:
+                files.append(file)
+            if first < file.record_count:
+                is_left = True
+            if found is not None and 0 < first < file.record_count:
+                cut.append((file, found, first))
+    if cut and deletes:
+        raise LakeMismatchError(
+            f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0][0].file_path} has "
+            "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
+            "are from before"
+        )
+    return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes))
+
+
+def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
+    for manifest in manifests_of(table.io, snapshot):
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield manifest.content, entry.data_file
+
+
+def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
+    """The values of the columns that the file is partitioned by."""
+    found = {}
+    for position, field in enumerate(spec.fields):
+        name = schema.find_column_name(field.source_id)
+        if isinstance(field.transform, IdentityTransform) and name is not None:
+            found[name] = file.partition[position]
+    return found
+
+
+def _first_kept(place: IcebergPlace, file: DataFile, below: Mapping[int, int]) -> tuple[int, OffsetFile | None]:
+    """The first row of the file that is not to go, and its offsets where they had to be looked at."""
+    named = named_offsets(file.file_path)
+    if named is None or named[1].end <= below.get(named[0], 0):
+        return file.record_count, None
+    if named[1].start >= below.get(named[0], 0):
+        return 0, None
+    found = offset_file(place.files_at(file.file_path), file.file_path, place.spec.table_uuid)
+    if found is None:
+        return file.record_count, None
+    return found.runs.rows_below(below.get(found.bucket, 0)), found
+
+
+def _rewritten(
+    place: IcebergPlace, context: WriteContext, table: Table, file: DataFile, found: OffsetFile, first: int
+) -> list[LakeFile]:
+    """The file's rows from one on, with their offsets, in files of their own."""
+    files = place.files_at(context.lake["data_location"])
+    how = own_projection(table.metadata, place.spec)
+    kept = replace(found, runs=found.runs.rows(first, found.runs.num_rows))
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        position = 0
+        split = LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
+        for batch in read_split(place.files_at(file.file_path), split, how):
+            skipped = min(max(first - position, 0), batch.num_rows)
+            position += batch.num_rows
+            if skipped < batch.num_rows:
+                yield kept, batch.slice(skipped)
+
+    shape = WriteShape.from_json(context.lake)
+    written = rewrite_files(context, shape, files, place.world.ids, kept.bucket, kept.runs.range, batches())
+    if sum(f.num_rows for f in written) != kept.runs.num_rows:
+        raise CommitConflictError(
+            f"lake table {table.location()}: {file.file_path} had other rows than its footer says; nothing was "
+            "dropped, run streamhouse verify"
+        )
+    return written

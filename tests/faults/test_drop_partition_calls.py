@@ -1,0 +1,165 @@
+"""A fault at every storage call of dropping a partition: all of it is there, or nothing, and it goes once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import os
+from collections import Counter
+
+import pytest
+from pyiceberg.manifest import clear_manifest_cache
+
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
+from faults.sequential import one_thing_at_a_time
+from faults.sim import sim_world
+from streamhouse_spark import partition_life
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from streamhouse_spark.kv import partition_delete
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
+
+pytestmark = pytest.mark.slow
+
+MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
+WHOLE = WRITES - {"create.write", "create.open"}
+FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
+"""Faults that differ most in effect: what a call did stays, and its process dies or goes on knowing nothing."""
+REST = {"create.write", "create.open", "read", "read_ranges", "size_bytes", "list", "list_names"}
+
+
+def opened(storage: Storage, seed: int) -> Table:
+    clear_manifest_cache()
+    return Warehouse("wh", storage=storage, world=sim_world(seed)).table("t")
+
+
+def rows(first: int, count: int, day: dt.date = MON) -> list[dict]:
+    return [{"id": i, "day": day} for i in range(first, first + count)]
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def ids(found) -> list[int]:
+    return sorted(found["id"].to_pylist())
+
+
+def require_verified(table: Table) -> None:
+    state, result = table.refresh(), Verification(table.name)
+    verify_log(table, state, result, lambda _: None)
+    verify_lake(table, state, open_lake_plan(table, state, result), result, lambda _: None)
+    assert result.problems == []
+
+
+@pytest.mark.parametrize(
+    ("is_cut", "faults"),
+    [
+        pytest.param(False, FEW, id="whole files"),
+        pytest.param(True, FEW[:1], id="a file that is written again"),
+        pytest.param(False, tuple(Fault), id="whole files, all faults", marks=pytest.mark.soak),
+        pytest.param(True, tuple(Fault), id="a file that is written again, all faults", marks=pytest.mark.soak),
+    ],
+)
+def test_a_log_table(is_cut, faults):
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+        warehouse.create_table("t", "id INT, day DATE", partition_by=["day"])
+        table = opened(storage, 2)
+        table.append(rows(0, 4))
+        if not is_cut:
+            tier(table)
+        table.append(rows(4, 4) + rows(8, 2, TUE))
+        ends.update(table.refresh().ends)
+        if is_cut:
+            table.append(rows(20, 4))
+            tier(table)
+        return storage
+
+    ends: dict[int, int] = {}
+    later = list(range(20, 24)) if is_cut else []
+    before, after = sorted([*range(10), *later]), [8, 9, *later]
+
+    def work(storage: Storage) -> None:
+        table = opened(storage, 3)
+        state = table.refresh()
+        match = PartitionMatch.of({"day": MON}, state.schema, state.partition_by, "t")
+        partition_life._drop(table, ends, PartitionMatches((match,)))
+        assert ids(table.to_arrow()) == after
+
+    outcomes: Counter[tuple[str, bool]] = Counter()
+    with one_thing_at_a_time():
+        for methods, met in ((WHOLE, faults), (REST, (Fault.ERROR_BEFORE,) if len(faults) > 1 else ())):
+            for attempt in sweep(new_store, work, methods=methods, faults=met):
+                table = opened(attempt.store, 4)
+                found = ids(table.to_arrow())
+                assert found in ((before, after) if attempt.raised else (after,)), attempt
+                of_lake = ids(table.lake.to_arrow())
+                tier(table)
+                adopted = ids(table.to_arrow())
+                assert adopted in (before, after), attempt
+                assert adopted == after or found == before, f"{attempt}: rows came back"
+                assert (adopted == after) == (of_lake == after), f"{attempt}: the round does not follow the lake"
+                require_verified(table)
+                work(attempt.store)
+                require_verified(opened(attempt.store, 5))
+                outcomes[type(attempt.raised).__name__, adopted == after] += 1
+    for how in ("Crash", "StorageError") if len(faults) > 1 else ("Crash",):
+        assert outcomes[how, True], outcomes
+        assert outcomes[how, False], outcomes
+
+
+@pytest.mark.parametrize(
+    ("is_inline", "faults"),
+    [
+        pytest.param(True, FEW, id="inline"),
+        pytest.param(False, FEW[:1], id="objects"),
+        pytest.param(True, tuple(Fault), id="inline, all faults", marks=pytest.mark.soak),
+        pytest.param(False, tuple(Fault), id="objects, all faults", marks=pytest.mark.soak),
+    ],
+)
+def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch):
+    if not is_inline:
+        monkeypatch.setattr(partition_delete, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(partition_delete, "SEGMENT_BYTES", 1)
+        monkeypatch.setattr("streamhouse_spark.kv.tablet.ITEMS_PER_STEP", 2)
+    numbers = itertools.count()
+
+    def new_host(storage: Storage, seed: int) -> Table:
+        close_tablets()
+        os.environ["STREAMHOUSE_CACHE_DIR"] = str(own_cache / str(next(numbers)))
+        return opened(storage, seed)
+
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+            "t", "id INT, day DATE", primary_key=["id", "day"], partition_by=["day"], buckets=2,
+            properties={"table.datalake.enabled": "false"},
+        )  # fmt: skip
+        new_host(storage, 2).upsert(rows(0, 6) + rows(6, 2, TUE))
+        return storage
+
+    def work(storage: FaultyStorage) -> None:
+        table = new_host(storage, 3)
+        table.drop_partition({"day": MON})
+        assert ids(table.to_arrow()) == [6, 7]
+
+    outcomes: Counter[tuple[str, bool]] = Counter()
+    for attempt in sweep(new_store, work, faults=faults):
+        table = new_host(attempt.store, 4)
+        found = ids(table.to_arrow())
+        assert found in ((list(range(8)), [6, 7]) if attempt.raised else ([6, 7],)), attempt
+        looked_up = table.lookup(rows(0, 6), max_staleness_ms=0)["_found"].to_pylist()
+        assert looked_up == [found != [6, 7]] * 6, attempt
+        assert table.drop_partition({"day": MON}).rows == (0 if found == [6, 7] else 6), attempt
+        assert ids(table.to_arrow()) == [6, 7]
+        outcomes[type(attempt.raised).__name__, found == [6, 7]] += 1
+    assert outcomes["Crash", True], outcomes
+    assert outcomes["Crash", False], outcomes

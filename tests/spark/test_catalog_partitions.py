@@ -1,0 +1,42 @@
+"""DROP PARTITION through the catalog, of tables with and without a primary key."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from pyspark.errors import PySparkException
+
+pytestmark = pytest.mark.spark
+
+MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
+
+
+def test_drop_partition(spark, wh):
+    def found(query):
+        return [tuple(row) for row in spark.sql(query).collect()]
+
+    log = wh.create_table("parts.log", "id BIGINT, day DATE, land STRING", partition_by=["day", "land"])
+    log.append([{"id": 1, "day": MON, "land": "de"}, {"id": 2, "day": MON}, {"id": 3, "day": TUE, "land": "de"}])
+    name = "streamhouse.parts.log"
+    spark.sql(f"ALTER TABLE {name} DROP PARTITION (day = DATE'2026-03-02', land = 'de')")
+    assert found(f"SELECT id FROM {name} WHERE id > 0 ORDER BY id") == [(2,), (3,)]
+    assert found(f"SHOW PARTITIONS {name}") == [("day=2026-03-02/land=null",), ("day=2026-03-03/land=de",)]
+    with pytest.raises(PySparkException, match=r"PARTITIONS?_NOT_FOUND|partition"):
+        spark.sql(f"ALTER TABLE {name} DROP PARTITION (day = DATE'2026-03-02', land = 'de')")
+    spark.sql(f"ALTER TABLE {name} DROP IF EXISTS PARTITION (day = DATE'2026-03-02', land = 'de')")
+    version = log.refresh().version
+    spark.sql(
+        f"ALTER TABLE {name} DROP PARTITION (day = DATE'2026-03-02', land = NULL), "
+        "PARTITION (day = DATE'2026-03-03', land = 'de')"
+    )
+    assert found(f"SELECT count(*) FROM {name}") == [(0,)]
+    assert log.lake.to_arrow().num_rows == 0
+    assert log.refresh().version == version + 1, "both in one step"
+
+    keyed = wh.create_table("parts.keyed", "id BIGINT, day DATE", primary_key=["id", "day"], partition_by=["day"])
+    keyed.upsert([{"id": 1, "day": MON}, {"id": 2, "day": MON}, {"id": 3, "day": TUE}])
+    spark.sql("ALTER TABLE streamhouse.parts.keyed DROP PARTITION (day = DATE'2026-03-02')")
+    assert found("SELECT * FROM streamhouse.parts.keyed") == [(3, TUE)]
+    changes = found("SELECT id, _change_type FROM streamhouse.parts.`keyed$changelog` WHERE _log_offset > 2")
+    assert sorted(changes) == [(1, "delete"), (2, "delete")]

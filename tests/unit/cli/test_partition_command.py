@@ -1,0 +1,37 @@
+"""``drop-partition``."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+DAY = dt.date(2026, 1, 31)
+
+
+@pytest.fixture
+def table(warehouse):
+    table = warehouse.create_table("sales.orders", "id BIGINT, day DATE, land STRING", partition_by=["day", "land"])
+    table.append([{"id": 1, "day": DAY, "land": "de"}, {"id": 2, "day": DAY, "land": None}, {"id": 3, "day": None}])
+    return table
+
+
+def test_it_asks_drops_and_reports(run, table):
+    command = ("drop-partition", "sales.orders", "day=2026-01-31")
+    assert "would drop" in run(*command, "--dry-run").stdout
+    refused = run(*command, "land=de", stdin="n\n", code=1)
+    assert "drop partition (day = 2026-01-31, land = 'de') of sales.orders with 1 rows" in refused.stderr
+    assert table.to_arrow().num_rows == 3
+    run(*command, "land=de", stdin="y\n")
+    assert run(*command, "land=__HIVE_DEFAULT_PARTITION__", "--yes", "-o", "json").document["rows"] == 1
+    assert table.to_arrow()["id"].to_pylist() == [3]
+    assert run(*command, "--yes", "-o", "json").document["rows"] == 0
+    run("verify", "sales.orders")
+
+
+def test_what_cannot_be(run, table):
+    assert run("drop-partition", "sales.orders", code=2).stderr
+    assert "no partition column" in run("drop-partition", "sales.orders", "id=1", "--yes", code=1).stderr
+    assert "no value of it" in run("drop-partition", "sales.orders", "day=soon", "--yes", code=1).stderr
+    assert run("drop-partition", "sales.orders$lake", "day=1", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
+    assert table.to_arrow().num_rows == 3

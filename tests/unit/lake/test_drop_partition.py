@@ -1,0 +1,179 @@
+"""Dropping partitions from an Iceberg lake: values of every type, files of other engines, and who was faster."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table.snapshots import Operation
+
+from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake import iceberg_drop_partition
+from streamhouse_spark.lake.base import LakeFile
+from streamhouse_spark.lake.iceberg_commit import commit_snapshot
+from streamhouse_spark.lake.iceberg_maintain import carried_offsets
+from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.live_files import DeletedRows
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
+
+PLAIN_COLUMNS = [c.name for c in EVERY_TYPE.columns[1:] if not pa.types.is_nested(c.type)]
+
+
+def chosen(lake, *values: dict) -> PartitionMatches:
+    spec = lake.place.spec
+    return PartitionMatches(tuple(PartitionMatch.of(v, spec.schema, spec.partition_by, "t") for v in values))
+
+
+def drop(lake, *values: dict, below: int = 1000, **options):
+    ends = lake.newest().offsets
+    return lake.drop_partitions(chosen(lake, *values), below={b: min(below, end) for b, end in ends.items()}, **options)
+
+
+def read(lake) -> list[dict]:
+    return sorted_rows(lake.to_arrow(lake.plan_read()))
+
+
+@pytest.mark.parametrize("column", PLAIN_COLUMNS)
+def test_a_value_of_every_type(memory, column):
+    lake = lake_of(memory, EVERY_TYPE, partition_by=[column])
+    rows = every_type_rows(40)
+    tier(lake, rows)
+    all_rows = rows.to_pylist()
+    for value in {row[column] for row in all_rows[:2]} | {None}:
+        going = [row for row in all_rows if row[column] == value]
+        all_rows = [row for row in all_rows if row[column] != value]
+        assert drop(lake, {column: value}).rows == len(going)
+        assert read(lake) == sorted_rows(pa.Table.from_pylist(all_rows, schema=EVERY_TYPE.arrow))
+    assert lake.newest().offsets == {0: 40}
+    assert lake.newest().dropped_rows == 40 - len(all_rows)
+
+
+@pytest.mark.parametrize("column", ["a_float", "a_double"])
+def test_floats_that_are_no_plain_numbers(memory, column):
+    lake = lake_of(memory, EVERY_TYPE, partition_by=[column])
+    values = [math.nan, math.inf, -math.inf, -0.0, 1.5, None]
+    rows = [{"id": i, column: value} for i, value in enumerate(values)]
+    tier(lake, pa.Table.from_pylist(rows, schema=EVERY_TYPE.arrow))
+    for i, value in enumerate(values):
+        assert drop(lake, {column: value}, dry_run=True).rows == 1, value
+        assert drop(lake, {column: value}).rows == 1, value
+        assert [row["id"] for row in read(lake)] == list(range(i + 1, len(values)))
+
+
+@pytest.fixture
+def lake(memory):
+    lake = lake_of(memory, EVENTS, partition_by=["region"], num_buckets=1)
+    rows = event_rows(20).set_column(2, "region", pa.array(["a", "b"] * 10))
+    tier(lake, rows)
+    return lake
+
+
+def foreign_rows(lake, region: str):
+    table = lake.place.load()
+    table.append(event_rows(3, seed=5).set_column(2, "region", pa.array([region] * 3)).cast(table.schema().as_arrow()))
+
+
+def test_files_of_other_engines_go_whole(lake):
+    foreign_rows(lake, "a")
+    foreign_rows(lake, "b")
+    assert drop(lake, {"region": "a"}).rows == 13
+    assert [row["region"] for row in read(lake)] == ["b"] * 13
+
+
+def test_an_older_layout_says_so(lake):
+    lake.place.load().update_spec().remove_field("region").commit()
+    foreign_rows(lake, "a")
+    before = read(lake)
+    with pytest.raises(LakeMismatchError, match="not partitioned by region"):
+        drop(lake, {"region": "a"})
+    assert read(lake) == before
+
+
+def test_a_round_that_is_faster_is_met_again(lake, memory, monkeypatch):
+    change, late = iceberg_drop_partition._change, iter([True])
+    rows = event_rows(4, seed=9).set_column(2, "region", pa.array(["a"] * 4))
+
+    def slow(*args):
+        if next(late, False):
+            tier(lake_of(memory, EVENTS, partition_by=["region"]), rows)
+        return change(*args)
+
+    monkeypatch.setattr(iceberg_drop_partition, "_change", slow)
+    assert drop(lake, {"region": "a"}).rows == 10
+    assert [row["region"] for row in read(lake)].count("a") == 4, "rows from behind the drop"
+    assert lake.newest().offsets == {0: 24}
+
+
+def test_others_that_always_win_are_a_conflict(lake, monkeypatch):
+    def never(*_):
+        raise CommitConflictError("another was faster")
+
+    monkeypatch.setattr(iceberg_drop_partition, "_change", never)
+    monkeypatch.setattr(iceberg_drop_partition, "ATTEMPTS_MAX", 3)
+    before = lake.newest()
+    with pytest.raises(CommitConflictError, match=r"nothing of \(region = 'a'\) was dropped"):
+        drop(lake, {"region": "a"})
+    assert lake.newest() == before
+
+
+def delete_by_position(lake, region: str, positions: list[int]) -> str:
+    """As another engine would: a file of deleted positions about the partition's data file."""
+    place = lake.place
+    found = [f for f in lake.metadata_table("data_files").to_pylist() if f["partition"]["region"] == region]
+    location = found[0]["file_path"]
+    of_deletes = location.replace(".parquet", "-deletes.parquet")
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table({"file_path": [location] * len(positions), "pos": pa.array(positions, pa.int64())}), buffer)
+    with place.files_at(of_deletes).create(of_deletes) as sink:
+        sink.write(buffer.getvalue())
+    table = place.load()
+    file = LakeFile(
+        of_deletes, 0, OffsetRange(0, 1), len(positions), len(buffer.getvalue()), table.schema().schema_id,
+        table.spec().spec_id, (region.encode(),), deletes=DeletedRows(location),
+    )  # fmt: skip
+
+    def change(metadata) -> Change:
+        return Change(Operation.OVERWRITE, added=[file], summary=carried_offsets(metadata))
+
+    commit_snapshot(place.catalog, place.identifier, change, place.world)
+    return of_deletes
+
+
+def test_rows_that_another_engine_deleted_stay_deleted(lake):
+    for region in ("a", "b"):
+        delete_by_position(lake, region, [0, 3])
+    assert len(read(lake)) == 16
+    with pytest.raises(LakeMismatchError, match="Drop the partition again"):
+        drop(lake, {"region": "a"}, below=7)
+    assert len(read(lake)) == 16
+    drop(lake, {"region": "a"})
+    assert [row["region"] for row in read(lake)] == ["b"] * 8
+    (left,) = lake.metadata_table("delete_files")["file_path"].to_pylist()
+    assert "region=b" in left
+
+
+def test_a_deletion_that_lands_during_a_drop_is_not_undone(lake, monkeypatch):
+    change, late = iceberg_drop_partition._change, iter([True])
+
+    def slow(*args):
+        if next(late, False):
+            delete_by_position(lake, "a", [8])
+        return change(*args)
+
+    monkeypatch.setattr(iceberg_drop_partition, "_change", slow)
+    with pytest.raises(LakeMismatchError, match="Drop the partition again"):
+        drop(lake, {"region": "a"}, below=7)
+    assert len(read(lake)) == 19
+
+
+def test_several_partitions_in_one_snapshot(lake):
+    snapshots = len(lake.metadata_table("snapshots"))
+    report = drop(lake, {"region": "a"}, {"region": "b"}, {"region": "nowhere"})
+    assert (report.rows, report.files) == (20, 2)
+    assert len(lake.metadata_table("snapshots")) == snapshots + 1
+    assert read(lake) == []
+    assert drop(lake, {"region": "a"}).snapshot is None
