@@ -7,7 +7,9 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from streamhouse_spark import Warehouse
+from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.file_catalog import FileCatalog
+from streamhouse_spark.lake.tiering import run_tasks_locally
 
 pytestmark = [pytest.mark.spark]
 
@@ -40,15 +42,18 @@ def stream_from_the_beginning(spark, tmp_path) -> None:
     full.option("checkpointLocation", str(tmp_path / "full")).start().awaitTermination()
 
 
-def test_adopted_rows_and_upkeep_in_sql(spark, lake, tmp_path):
+def test_adopted_rows_and_upkeep_in_sql(spark, wh: Warehouse, lake, tmp_path):
     shown = call(spark, "adopt(table => 'upkeep.rows', dry_run => true)")
     assert (shown["rows"], shown["dry_run"]) == (3, True)
     assert call(spark, "adopt('upkeep.rows')")["rows"] == 3
     old = [(1, "old"), (2, "old"), (3, "old")]
     assert rows(spark, "upkeep.rows") == old
+    table = wh.table("upkeep.rows")
     for i in range(4, 10):
-        spark.sql(f"INSERT INTO streamhouse.upkeep.rows VALUES ({i}, 'new')")
-        assert call(spark, "tier(table => 'upkeep.rows')")["rows"] == 1
+        table.append([{"id": i, "text": "new"}])
+        if i < 9:
+            tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    assert call(spark, "tier(table => 'upkeep.rows')")["rows"] == 1
     spark.sql("INSERT INTO streamhouse.upkeep.rows VALUES (10, 'hot')")
     expected = [*old, *((i, "new") for i in range(4, 10)), (10, "hot")]
     assert rows(spark, "upkeep.rows") == expected

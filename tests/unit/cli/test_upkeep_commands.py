@@ -113,6 +113,8 @@ def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, ta
         transaction.remove_properties("streamhouse.table-uuid")
     shown = run("adopt", "again", "--lake", "default.t", "--dry-run", "-o", "json").document
     assert (shown["rows"], shown["bucket_key"], shown["dry_run"]) == (50, "id", True)
+    failed = run("adopt", "again", "--lake", "default.t", "--primary-key", "id", code=1)
+    assert "'id' of the primary key is optional, expected required" in failed.stderr
     assert "would adopt" in run("adopt", "again", "--lake", "default.t", "--dry-run").stdout
     assert run("adopt", "again", "--lake", "default.t", "-o", "json").document == {**shown, "dry_run": False}
     assert run("head", "again", "-n", "100", "-o", "json").stdout.count("\n") == 50
@@ -138,6 +140,15 @@ def test_verify_of_a_table_that_is_well(run, table):
     found = run("verify", "t", "-o", "json").document
     assert (found["log_rows"], found["lake_rows"], found["problems"]) == (50, 50, [])
     assert "everything is there" in run("verify", "t").stdout
+
+
+def test_verify_of_a_table_with_a_primary_key(run, warehouse, own_cache):
+    table = warehouse.create_table("k", "id BIGINT, n INT", primary_key=["id"])
+    for n in range(3):
+        table.upsert([{"id": i, "n": n} for i in range(4)])
+        run("tier", "--once", "k")
+    found = run("verify", "k", "-o", "json").document
+    assert (found["log_rows"], found["lake_rows"], found["problems"]) == (20, 4, [])
 
 
 def files_of(table, part: str) -> list[Path]:
