@@ -15,7 +15,6 @@ from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
 from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.log.actions import Action, ForgetTransactions
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.consumers import move_consumer
@@ -24,7 +23,7 @@ from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.staging import Staged, Stager, commit_staged, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
-from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction, is_text_list
+from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction
 from streamhouse_spark.partition_life import DropPartitionReport, drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.paths import parse_table_name
@@ -32,7 +31,7 @@ from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
 from streamhouse_spark.storage import Storage
-from streamhouse_spark.table_alteration import alter_table
+from streamhouse_spark.table_alteration import alter_table, forget_transactions
 from streamhouse_spark.table_staging import TableStaging
 from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
 
@@ -315,14 +314,7 @@ class Table:
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
-        if not is_text_list(app_ids):
-            raise InvalidOptionError(f"application ids of {self.name} are {app_ids!r}, expected texts")
-
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            known = tuple(a for a in app_ids if a in self.require_there(state).transactions)
-            return (ForgetTransactions(known),) if known else ()
-
-        self._log.commit(plan)
+        forget_transactions(self, app_ids)
 
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
         """Say that a named consumer has processed everything below ``offsets``; None forgets it.
@@ -499,14 +491,10 @@ class Table:
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
         """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
 
-        Of a table with a primary key the rows are published first where that is due: new hosts begin with them, and
-        only what they hold is trimmed.
-
-        Lake files are compacted and lake snapshots expired where ``table.datalake.auto-compaction`` and
-        ``table.datalake.auto-expire-snapshot`` say so. Repeating it is harmless, and so is running it in several
-        places. With ``dry_run`` nothing is changed, and the report says which deletions are due.
-
-        Raises `LakeRolledBackError` where the lake lost rows that it had, before anything is trimmed.
+        With a primary key the rows are published first where that is due, and only what they hold is trimmed. Lake
+        files are compacted and snapshots expired where ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
+        say so. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
+        says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)
 

@@ -1,4 +1,4 @@
-"""Committing an ALTER TABLE. **Commit point:** one record, with all that changes."""
+"""Committing an ALTER TABLE, and what a table forgets. **Commit point:** one record, with all that changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.alteration import Alteration, AlteredTable, altered
-from streamhouse_spark.log.actions import Action, SetProperties, SetSchema
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import is_text_list
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -27,6 +29,18 @@ def alter_table(table: Table, change: Alteration) -> None:
         if after.properties != state.properties:
             actions.append(_changed_properties(state.properties, after.properties))
         return actions
+
+    table.log.commit(plan)
+
+
+def forget_transactions(table: Table, app_ids: Sequence[str]) -> None:
+    """See `Table.forget_transactions`."""
+    if not is_text_list(app_ids):
+        raise InvalidOptionError(f"application ids of {table.name} are {app_ids!r}, expected texts")
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        known = tuple(a for a in app_ids if a in table.require_there(state).transactions)
+        return (ForgetTransactions(known),) if known else ()
 
     table.log.commit(plan)
 

@@ -115,14 +115,14 @@ def test_a_dropped_table_is_not_truncated(table, wh):
 
 
 def test_a_read_under_way_ends_well_and_its_files_go_after_the_grace(table, clock):
-    staged = table.stager().stage(table.schema.empty_table().from_pylist(rows(*range(30_000)), table.schema))
+    staged = table.stager().stage(table.schema.empty_table().from_pylist(rows(*range(40_000)), table.schema))
     table.commit(staged)
     pin = pin_newest(table.refresh())
     table.overwrite(rows(1))
     projection = Projection.of(table.state.schema, None, None)
-    assert read_pin(table, pin, projection).num_rows == 30_000
+    assert read_pin(table, pin, projection).num_rows == 40_000
     table.maintain()
-    assert read_pin(table, pin, projection).num_rows == 30_000
+    assert read_pin(table, pin, projection).num_rows == 40_000
     clock.advance(GRACE_MS + 1000)
     deleted = table.maintain().cleaned.deleted
     assert [key for key in deleted if key.endswith(".arrow")]

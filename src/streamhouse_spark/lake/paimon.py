@@ -169,8 +169,8 @@ class PaimonLake:
         dry_run: bool = False,  # noqa: ARG002
     ) -> LakeDropReport:
         raise InvalidOptionError(
-            f"{self.place.spec.path}: dropping partitions is not built yet for Paimon lakes without a primary key; create "
-            "the table with an Iceberg lake, or truncate it"
+            f"{self.place.spec.path}: dropping partitions is not built yet for Paimon lakes without a primary key; "
+            "create the table with an Iceberg lake, or truncate it"
         )
 
     # -- reading --------------------------------------------------------------------------------------------------

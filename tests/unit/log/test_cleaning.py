@@ -32,7 +32,7 @@ def keys(memory, prefix="") -> set[str]:
 
 def test_replaced_segments_stay_for_the_grace(table, memory, clock):
     for i in range(8):
-        table.append(pa.table({"id": range(i * 30_000, (i + 1) * 30_000)}))
+        table.append(pa.table({"id": range(i * 40_000, (i + 1) * 40_000)}))
     inputs = keys(memory, segments_prefix(table.uuid))
     assert len(inputs) == 8
     reader = table.refresh()
@@ -40,7 +40,7 @@ def test_replaced_segments_stay_for_the_grace(table, memory, clock):
     clock.advance(GRACE_MS - 1)
     assert table.maintain().cleaned.deleted == []
     split = plan_range(reader, 0, reader.buckets[0].offsets)
-    assert sum(b.batch.num_rows for b in read_split(memory, split, reader.schema)) == 240_000
+    assert sum(b.batch.num_rows for b in read_split(memory, split, reader.schema)) == 320_000
     clock.advance(1)
     dry = table.maintain(dry_run=True).cleaned
     assert set(dry.deleted) == inputs <= keys(memory)
