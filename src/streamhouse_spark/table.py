@@ -243,10 +243,8 @@ class Table:
     def segment_shape(self, state: TableState | None = None) -> SegmentShape:
         """How segments are written by a state, the newest known by default."""
         state = state or self.state
-        properties = _properties_of(state)
-        return SegmentShape(
-            state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression
-        )
+        of = _properties_of(state)
+        return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
 
     def commit(
         self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
@@ -278,16 +276,15 @@ class Table:
     ) -> None:
         """Change columns and properties, all of it or nothing. **Commit point:** one record.
 
-        New columns stand behind the others, may be null, and are null in the rows that are there. ``rename_columns``
-        maps old names to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns
-        as they are before. Rows that are there stay where they are: they are read with the new names and types. The
-        lake table follows in the next tiering round. Tails and streams go on after an addition; a column of theirs that
-        is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go on.
-        ``comments`` maps columns to their comment, None takes it away; the table's own is the property ``comment``.
+        New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
+        to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
+        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column
+        of theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go
+        on. ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
 
         Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
-        NULL, and a type that does not hold every older value; `InvalidOptionError` for unknown, fixed or impossible
-        properties, and for columns whose role does not let them be changed so.
+        NULL, a type that does not hold every older value; `InvalidOptionError` for unknown or impossible properties,
+        and for columns whose role does not let them be changed so.
         """
         columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
         alter_table(self, Alteration.of(add_columns, comments, set_properties, unset_properties, columns))

@@ -26,7 +26,7 @@ def part(start, count, day):
             "day": [day] * count,
             "n": pa.array([start] * count, pa.int32()),
             "text": [f"t{i % 7}" for i in ids],
-            "wide": [f"{i:0200d}" for i in ids],
+            "wide": [f"{i:0300d}" for i in ids],
         }
     )
 

@@ -46,7 +46,7 @@ def test_replaced_segments_stay_for_the_grace(table, memory, clock):
     assert set(dry.deleted) == inputs <= keys(memory)
     assert set(table.maintain().cleaned.deleted) == inputs
     assert not inputs & keys(memory)
-    assert table.to_arrow()["id"].to_pylist() == list(range(240_000))
+    assert table.to_arrow()["id"].to_pylist() == list(range(320_000))
     assert table.state.condemned == {}
     assert table.maintain().cleaned.deleted == []
 
