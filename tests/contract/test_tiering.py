@@ -220,7 +220,7 @@ def test_t14_expiry_keeps_what_tiering_goes_on_from(house, table):
     for number in range(5):
         table.append(plain(number, 1))
         house.tier(table)
-        house.age()
+    house.age()
     expired = table.open_lake().expire(keep_last=1, keep_ms=0)
     assert len(expired.snapshots) == 4
     table.append(plain(5, 1))

@@ -315,7 +315,7 @@ def lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
 
 @plant
 def paimon_lake_keeps_its_files_when_the_table_is_truncated() -> Iterator[None]:
-    with patched((paimon_commit._SnapshotBuilder, "_removals", lambda _: [])):
+    with patched((paimon_commit._SnapshotBuilder, "_removed", lambda _: [])):
         yield
 
 

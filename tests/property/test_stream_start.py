@@ -49,7 +49,7 @@ class Changes(History):
 
     def steps(self, count):
         for _ in range(count):
-            kinds = [*KINDS, *(["tier"] * 3 + ["compact", "expire"] if self.has_lake else [])]
+            kinds = [*KINDS, *(["tier"] * 3 + ["compact", "expire"] if self.lake else [])]
             getattr(self, self.rng.choice(kinds))(self.at(self.rng.randrange(2)))
 
     def maintain(self, table):
@@ -59,7 +59,7 @@ class Changes(History):
     def trim(self):
         table = self.at(0)
         self.upsert(table)
-        if self.has_lake:
+        if self.lake:
             self.tier(table)
         self.clock.advance(4 * HOUR_MS)
         table.maintain()
@@ -75,7 +75,7 @@ class Changes(History):
 def test_what_it_gave_is_the_table(seed, lake, tmp_path):
     """Between the batches of a query, which dies within some of them, the table changes, is tiered and trimmed."""
     rng = random.Random(seed)
-    history = Changes(seed, tmp_path, lake=lake)
+    history = Changes(seed, tmp_path, lake="iceberg" if lake else None)
     history.steps(12)
     history.trim()
     history.steps(rng.randrange(4))

@@ -45,7 +45,7 @@ def test_compact_shows_and_does_the_same(table):
 
 
 def test_compact_goes_on_until_nothing_is_left(wh, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg_maintain.COMPACT_BYTES_MAX", 1)
+    monkeypatch.setattr("streamhouse_spark.lake.compaction.COMPACT_BYTES_MAX", 1)
     table = wh.create_table("t", "id BIGINT, text STRING", buckets=2, properties={"bucket.key": "id"})
     rounds(table, range(40))
     assert table.open_lake().compact(dry_run=True).files_added == 1

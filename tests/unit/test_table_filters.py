@@ -179,7 +179,7 @@ class TestPruning:
     def fill(self, table, memory):
         for i in range(10):
             day = DAY + dt.timedelta(days=i)
-            n = 3000
+            n = 5000
             table.append(
                 pa.table(
                     {
@@ -204,7 +204,7 @@ class TestPruning:
             if i not in needed:
                 memory.delete(file)
         found = table.to_arrow(filter=filter_)
-        assert found.num_rows == (3000 * len(needed) if needed != [3, 5] else 3000)
+        assert found.num_rows == (5000 * len(needed) if needed != [3, 5] else 5000)
         assert set(found["k"].to_pylist()) <= set(expected["k"].to_pylist())
 
     def test_the_storage_reads_are_few(self, memory, world):
