@@ -28,10 +28,11 @@ from streamhouse_spark.lake.data_file import PartitionKey
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import encoded
 from streamhouse_spark.lake.paimon_entries import FileKey, MetadataReader, key_of, live_entries
+from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_key_values import LEVEL_MAX, KeyValueShape, merged_by, write_key_values
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
-from streamhouse_spark.lake.paimon_read import projection, require_same_names
+from streamhouse_spark.lake.paimon_read import key_projection, projection, require_same_names
 from streamhouse_spark.lake.paimon_round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon_sections import is_raw, places_of
 from streamhouse_spark.lake.round_checks import require_present
@@ -121,8 +122,8 @@ class _Rewriting:
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
-        self._by: LakeProjection = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
-        self._how = projection(lake, place.spec.schema, None, None)
+        self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
+        self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
         self.shape = KeyValueShape(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}

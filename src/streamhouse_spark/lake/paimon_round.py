@@ -13,6 +13,7 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offse
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import live_entries
+from streamhouse_spark.lake.paimon_evolve import require_brought_up
 from streamhouse_spark.lake.paimon_keyed import require_newest, sequence_shifts
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
@@ -21,6 +22,7 @@ from streamhouse_spark.lake.round_checks import LogRange, require_dense, require
 def write_context(place: PaimonPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table)
+    require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
     shape = PaimonShape(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
