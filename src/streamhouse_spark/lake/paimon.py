@@ -11,7 +11,7 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -29,6 +29,7 @@ from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_expire import expire
 from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
@@ -167,16 +168,10 @@ class PaimonLake:
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
     def drop_partitions(
-        self,
-        chosen: PartitionMatches,  # noqa: ARG002 - the interface
-        *,
-        below: Mapping[int, int],  # noqa: ARG002
-        dry_run: bool = False,  # noqa: ARG002
+        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
-        raise InvalidOptionError(
-            f"{self.place.spec.path}: dropping partitions is not built yet for Paimon lakes without a primary key; "
-            "create the table with an Iceberg lake, or truncate it"
-        )
+        report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
