@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
@@ -11,14 +12,14 @@ from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.base import LakeProjection, Predicate
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.base import FieldNames, LakeProjection, Predicate
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.data_file import is_own_name
 from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon_key_values import merged_by
+from streamhouse_spark.lake.paimon_key_values import KIND, SEQUENCE, merged_by
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.paimon_sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
@@ -103,11 +104,10 @@ def scan_files(
     entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
-        return _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
+        found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
+        return replace(found, field_names=names_in_file(table, lake, entry))
 
     with paimon_metadata(table.location):
-        for entry in entries:
-            require_same_names(table, lake, entry)
         if not lake.primary_keys:
             return [described(entry) for entry in entries]
         by = merged_by(key_projection(lake, table, place.spec))
@@ -164,20 +164,16 @@ def planned_value(value: Any) -> Any:
     return value
 
 
-def require_same_names(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> None:
-    """Other writers' files have no field ids: columns are found by name, which must have meant the same."""
+def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
+    """What the columns are called in a file of another engine, which may have no field ids: as its own schema says.
+
+    None are needed where that is ``lake``, by which files are read.
+    """
     name = entry.file.file_name
     if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
-        return
-    written = {field.name: field.id for field in table.schemas[entry.file.schema_id].fields}
-    for field in lake.fields:
-        if written.get(field.name, field.id) != field.id or (
-            field.id in written.values() and field.name not in written
-        ):
-            raise LakeMismatchError(
-                f"lake file {entry.file.file_name} of {table.location} was written by another engine when column "
-                f"'{field.name}' had another name; rewrite the file there"
-            )
+        return ()
+    own = (SEQUENCE, KIND) if lake.primary_keys else ()
+    return tuple((field.id, field.name) for field in (*own, *table.schemas[entry.file.schema_id].fields))
 
 
 def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:

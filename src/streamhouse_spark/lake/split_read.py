@@ -75,7 +75,7 @@ class NewestRows:
 
     def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
-        for batch in read_row_groups(self._files, live, self.projection):
+        for batch in read_row_groups(self._files, live, self.projection, file.field_names):
             if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
                 raise CorruptDataError(
                     f"lake file {file.location} has rows without a key, a sequence number or a kind; restore it, or "

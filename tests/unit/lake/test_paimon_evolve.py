@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pypaimon import CatalogFactory
 from pypaimon.common.json_util import JSON
-from pypaimon.schema.data_types import AtomicType, DataField
+from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser
 
 from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake import paimon_maintain
+from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
@@ -84,6 +88,25 @@ def read_everywhere(table) -> list[tuple]:
     assert [field.type for field in theirs.schema] == [field.type for field in ours.schema]
     assert rows_of(theirs) == rows_of(ours)
     return rows_of(ours)
+
+
+def append_by_pypaimon(table, row: dict) -> None:
+    """As a stock writer appends, from a copy on a disk: what it made there is brought back."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = {info.key for info in table.storage.list("lake/")}
+        for key in here:
+            Path(folder, key).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, key).write_bytes(table.storage.read(key))
+        paimon = CatalogFactory.create({"warehouse": f"{folder}/lake"}).get_table(table.name)
+        builder = paimon.new_batch_write_builder()
+        write, commit = builder.new_write(), builder.new_commit()
+        schema = PyarrowFieldParser.from_paimon_schema(paimon.table_schema.fields)
+        write.write_arrow(pa.Table.from_pylist([row], schema=schema))
+        commit.commit(write.prepare_commit())
+        for path in Path(folder).rglob("*"):
+            key = str(path.relative_to(folder))
+            if path.is_file() and key not in here:
+                table.storage.put(key, path.read_bytes())
 
 
 class TestMaps:
@@ -227,6 +250,20 @@ class TestReading:
             assert scan.same_by_name == {"id", "d"}
             tier(table)
 
+    def test_files_of_a_writer_without_field_ids_by_the_schema_that_they_name(self, table):
+        table.append([{"id": 1, "a": "a1", "b": "b1", "n": 1}])
+        tier(table)
+        append_by_pypaimon(table, {"id": 2, "a": "a2", "b": "b2", "n": 2})
+        table.alter(rename_columns={"a": "b", "b": "a"}, widen_columns={"n": "bigint"})
+        table.alter(drop_columns=["n"], add_columns="m int")
+        table.rename_column("m", "n")
+        expected = [(1, "a1", "b1", None), (2, "a2", "b2", None)]
+        for _ in ("before", "after"):
+            assert rows_of(table.lake.to_arrow(columns=["id", "b", "a", "n"])) == expected
+            tier(table)
+        append_by_pypaimon(table, {"id": 3, "a": "a3", "b": "b3", "n": 3})
+        assert read_everywhere(table) == [*expected, (3, "b3", "a3", 3)]
+
     def test_older_snapshots_in_their_own_columns_and_in_the_newest(self, table):
         table.append([{"id": 1, "a": "x", "n": 1}])
         tier(table)
@@ -272,6 +309,23 @@ class TestKeyed:
         assert lake.compact().files_removed > 1
         assert read_everywhere(keyed) == expected
         assert {row["schema_id"] for row in lake.metadata_table("files").to_pylist()} == {1}
+
+    def test_files_of_a_writer_without_field_ids_are_merged_too(self, keyed):
+        keyed.upsert([{"id": i, "a": f"a{i}", "b": "b", "n": i} for i in range(3)])
+        tier(keyed)
+        append_by_pypaimon(keyed, {"id": 1, "a": "theirs", "b": "b", "n": 9})
+        keyed.alter(rename_columns={"id": "n", "n": "a", "a": "id"}, widen_columns={"n": "bigint"})
+        expected = [(0, "a0", 0), (1, "theirs", 9), (2, "a2", 2)]
+        for _ in ("before", "after"):
+            assert rows_of(keyed.lake.to_arrow(columns=["n", "id", "a"])) == expected
+            tier(keyed)
+        lake = keyed.open_lake()
+        splits = lake.plan_read(schema=keyed.refresh().schema).splits
+        shipped = [LakeSplit.from_json(json.loads(json.dumps(split.to_json()))) for split in splits]
+        assert tuple(shipped) == splits
+        assert any(file.field_names for split in splits if split.merge for file in split.merge.files)
+        assert lake.compact().files_removed == 2
+        assert [(row[0], row[1], row[3]) for row in read_everywhere(keyed)] == expected
 
     def test_compaction_before_the_lake_follows(self, keyed):
         for number in (1, 2):
