@@ -423,7 +423,7 @@ class LakeTable(Protocol):
         Only for tables without a primary key. Rows that other engines added to the partitions go too. **Commit
         point:** the snapshot. Validated on every attempt: what is removed is what the newest snapshot then has, and
         that holds all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
-        winning, `LakeMismatchError`, `CommitStateUnknownError`, or `InvalidOptionError` where it is not built.
+        winning, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
 
     def plan_read(
