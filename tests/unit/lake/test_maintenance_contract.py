@@ -151,7 +151,7 @@ def test_older_columns_read_null_from_a_compacted_file(new_lake, memory):
         tier(lake, _rows(3 * i))
     wider = new_lake(memory, TableSchema.of("id bigint, name string, more int"))
     tier(wider, pa.table({"id": [15], "name": ["n15"], "more": pa.array([7], pa.int32())}))
-    with pytest.raises(CommitConflictError, match="has the columns more"):
+    with pytest.raises(CommitConflictError, match=r"has the columns more|are more besides"):
         lake.compact()
     assert wider.compact().files_removed == COMPACT_FILES_MIN + 1
     read = wider.to_arrow(wider.plan_read()).sort_by("id")
