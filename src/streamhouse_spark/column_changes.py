@@ -82,11 +82,6 @@ def _require_allowed(
     changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
 ) -> None:
     parsed = parse_properties(properties, schema, partition_by)
-    if parsed.datalake_format == "paimon":
-        raise InvalidOptionError(
-            "columns of a table with table.datalake.format=paimon cannot be renamed, dropped or widened yet; add a "
-            "column instead, or create a table with an Iceberg lake and copy the rows"
-        )
     partitions = {schema.column(name).name for name in partition_by}
     key, bucket_key = set(parsed.primary_key), set(parsed.bucket_key)
     version = {schema.column(properties[VERSION_COLUMN].strip()).name} if VERSION_COLUMN in properties else set()
@@ -100,11 +95,13 @@ def _require_allowed(
         _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
     for name in changes.renamed:
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
+    # Of a wider type Paimon's hash is another, Iceberg's is the same.
+    fixed = roles[:3] if parsed.datalake_format == "paimon" else roles[:2]
     for name, kind in changes.widened.items():
         column = schema.column(name)
         if not kind.equals(column.type):
             what = f"made {type_name(kind)}"
-            _refuse(column.name, what, roles[:2], "create a new table with that type, and copy the rows")
+            _refuse(column.name, what, fixed, "create a new table with that type, and copy the rows")
 
 
 def _refuse(column: str, what: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:

@@ -737,6 +737,12 @@ class TierAddedColumnOnPaimon(TierAddedColumn):
     tested_methods = ("put_if_absent",)
 
 
+class TierRenamedAndDroppedOnPaimon(TierRenamedAndDropped):
+    name = "rename and drop columns and tier in Paimon"
+    lake = PAIMON
+    tested_methods = ("put_if_absent",)
+
+
 class CompactLake(TierFirst):
     """Small files of the lake become one, old snapshots expire, and what nobody needs is deleted."""
 
@@ -890,6 +896,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierAndTrimOnPaimon,
     TierTruncatedOnPaimon,
     TierAddedColumnOnPaimon,
+    TierRenamedAndDroppedOnPaimon,
     CompactLake,
     CompactPaimon,
     CleanDropped,

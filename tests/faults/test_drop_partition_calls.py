@@ -59,19 +59,23 @@ def require_verified(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_cut", "faults"),
+    ("is_cut", "faults", "lake"),
     [
-        pytest.param(False, FEW, id="whole files"),
-        pytest.param(True, FEW[:1], id="a file that is written again"),
-        pytest.param(False, tuple(Fault), id="whole files, all faults", marks=pytest.mark.soak),
-        pytest.param(True, tuple(Fault), id="a file that is written again, all faults", marks=pytest.mark.soak),
+        pytest.param(False, FEW, "iceberg", id="whole files"),
+        pytest.param(True, FEW[:1], "iceberg", id="a file that is written again"),
+        pytest.param(True, FEW[:1], "paimon", id="Paimon, a file that is written again"),
+        pytest.param(False, tuple(Fault), "iceberg", id="whole files, all faults", marks=pytest.mark.soak),
+        pytest.param(True, tuple(Fault), "iceberg", id="a file written again, all faults", marks=pytest.mark.soak),
+        pytest.param(False, tuple(Fault), "paimon", id="Paimon, whole files, all faults", marks=pytest.mark.soak),
+        pytest.param(True, tuple(Fault), "paimon", id="Paimon, written again, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_a_log_table(is_cut, faults):
+def test_a_log_table(is_cut, faults, lake):
     def new_store() -> Storage:
         storage = MemoryStorage(sim_world())
         warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        warehouse.create_table("t", "id INT, day DATE", partition_by=["day"])
+        properties = {"table.datalake.format": lake}
+        warehouse.create_table("t", "id INT, day DATE", partition_by=["day"], properties=properties)
         table = opened(storage, 2)
         table.append(rows(0, 4))
         if not is_cut:

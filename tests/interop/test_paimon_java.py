@@ -226,3 +226,53 @@ def test_what_it_appends_is_read_and_left_alone(wh, java, monkeypatch):
     java.ask("append", table, 103, "theirs")
     _tier(table, pa.table({"id": [3], "name": ["ours"]}, schema=PLAIN.arrow))
     assert sorted(java.read(table)["id"].to_pylist()) == [*range(4), *range(100, 104)]
+
+
+def test_renamed_dropped_and_wider_columns(wh, java):
+    """Before and behind its own rows, and by values that only the newer schema can have."""
+    schema = "id bigint, a string, b string, n int, f float, gone string"
+    table = _create(wh, schema, {"bucket.key": "id", "table.statistics.columns": "*"}, buckets=2)
+    old = {"a": "a", "b": "b", "n": 1, "f": 0.5, "gone": "x"}
+    table.append([{"id": i, **old} for i in range(4)])
+    _tier(table)
+    table.alter(
+        rename_columns={"id": "key", "a": "b", "b": "a"},
+        drop_columns=["gone"],
+        widen_columns={"n": "bigint", "f": "double"},
+        add_columns="m int",
+    )
+    table.add_columns("gone int")
+    table.append([{"key": 9, "b": "b9", "a": "a9", "n": 2**40, "f": 0.1, "m": 5, "gone": 7}])
+    _tier(table)
+    assert sorted_rows(java.read(table)) == sorted_rows(table.lake.to_arrow()) == sorted_rows(table.to_arrow())
+    for name, value, count in (
+        ("n", 1, 4),
+        ("n", 2**40, 1),
+        ("b", "a", 4),
+        ("a", "a", 0),
+        ("gone", 7, 1),
+        ("key", 2, 1),
+    ):
+        assert java.read(table, "", name, value).num_rows == count, (name, value)
+    assert java.read(table, "", "gone").num_rows == 4
+
+
+def test_keyed_rows_under_a_renamed_key(wh, java, own_cache):
+    table = _create(wh, "id int not null, a string, n int", {}, primary_key=["id"], buckets=1)
+    table.upsert([{"id": i, "a": f"a{i}", "n": i} for i in range(4)])
+    _tier(table)
+    table.alter(rename_columns={"id": "a", "a": "id"}, widen_columns={"n": "bigint"})
+    table.upsert([{"a": 1, "id": "new", "n": 2**40}])
+    table.delete([{"a": 2}])
+    _tier(table)
+    assert sorted_rows(java.read(table)) == sorted_rows(table.lake.to_arrow()) == sorted_rows(table.to_arrow())
+    assert table.to_arrow().num_rows == 3
+
+
+def test_dropped_partitions_are_gone(wh, java):
+    table = _create(wh, EVENTS.arrow, {"bucket.num": "2", "bucket.key": "id"}, partition_by=["region"])
+    _tier(table, event_rows(40))
+    left = table.to_arrow().num_rows - table.drop_partition({"region": "eu"}).rows
+    assert sorted_rows(java.read(table)) == sorted_rows(table.to_arrow())
+    assert java.read(table).num_rows == left
+    assert 0 < left < 40

@@ -154,10 +154,16 @@ class TestRefusals:
         with pytest.raises(InvalidOptionError, match="leave one for the data"):
             two.drop_column("a")
 
-    def test_columns_of_a_paimon_lake_stay_as_they_are(self, wh):
-        table = wh.create_table("sales.p", "a int, b int", properties={"table.datalake.format": "paimon"})
-        with pytest.raises(InvalidOptionError, match="paimon cannot be renamed"):
-            table.rename_column("a", "c")
+    def test_the_type_of_the_bucket_key_where_paimon_hashes_it(self, wh):
+        properties = {"table.datalake.format": "paimon", "bucket.key": "a"}
+        table = wh.create_table("sales.p", "a int, b int", buckets=2, properties=properties)
+        with pytest.raises(InvalidOptionError, match="'a' cannot be made bigint: it is the bucket key, rows lie by it"):
+            table.widen_column("a", "bigint")
+        with pytest.raises(SchemaMismatchError, match="'_KEY_b' is Paimon's own"):
+            table.rename_column("b", "_KEY_b")
+        assert table.refresh().schema_id == 1
+        table.alter(rename_columns={"a": "c"}, widen_columns={"b": "bigint"})
+        assert table.properties.bucket_key == ("c",)
 
     def test_the_name_of_the_lakes_bucket_stays_taken_when_the_key_is_renamed(self, table):
         tier(table)

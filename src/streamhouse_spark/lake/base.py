@@ -135,6 +135,10 @@ class LakeFile:
         )
 
 
+FieldNames = tuple[tuple[int, str], ...]
+"""Field id and name of columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class LakeSplit:
     """A part of one data file: its row groups ``[first, last)``, all of them where ``row_groups`` is None."""
@@ -153,6 +157,8 @@ class LakeSplit:
     """Files that are read as one, because they have keys in common or deletions; ``location`` is that of the first.
 
     Bytes and rows are those of all of them, so that the rows are as many at most."""
+    field_names: FieldNames = ()
+    """What the columns are called in a file without field ids that was written when they had other names."""
 
     @property
     def is_plain(self) -> bool:
@@ -168,6 +174,7 @@ class LakeSplit:
             "position_deletes": list(self.position_deletes),
             "bucket": self.bucket,
             "merge": self.merge.to_json() if self.merge else None,
+            "field_names": [list(pair) for pair in self.field_names],
         }
 
     @classmethod
@@ -181,6 +188,7 @@ class LakeSplit:
             tuple(value["position_deletes"]),
             value["bucket"],
             MergedFiles.from_json(value["merge"]) if value["merge"] else None,
+            _field_names(value["field_names"]),
         )
 
 
@@ -209,11 +217,17 @@ class LakeProjection:
         return cls(TableSchema.from_json(value["schema"]), tuple(value["field_ids"]), tuple(value["lake_names"]))
 
 
+def _field_names(value: Sequence[Sequence[Any]]) -> FieldNames:
+    return tuple((int(field_id), str(name)) for field_id, name in value)
+
+
 @dataclass(frozen=True, slots=True)
 class MergedFile:
     location: str
     size_bytes: int
     num_rows: int
+    field_names: FieldNames = ()
+    """As `LakeSplit.field_names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +241,15 @@ class MergedFiles:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "files": [[file.location, file.size_bytes, file.num_rows] for file in self.files],
+            "files": [[f.location, f.size_bytes, f.num_rows, [list(p) for p in f.field_names]] for f in self.files],
             "by": self.by.to_json(),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> MergedFiles:
-        return cls(tuple(MergedFile(*file) for file in value["files"]), LakeProjection.from_json(value["by"]))
+        found = value["files"]
+        files = tuple(MergedFile(at, size, rows, _field_names(names)) for at, size, rows, names in found)
+        return cls(files, LakeProjection.from_json(value["by"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +423,7 @@ class LakeTable(Protocol):
         Only for tables without a primary key. Rows that other engines added to the partitions go too. **Commit
         point:** the snapshot. Validated on every attempt: what is removed is what the newest snapshot then has, and
         that holds all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
-        winning, `LakeMismatchError`, `CommitStateUnknownError`, or `InvalidOptionError` where it is not built.
+        winning, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
 
     def plan_read(

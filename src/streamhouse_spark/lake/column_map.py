@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import ambiguous_columns
@@ -80,6 +80,61 @@ def map_by_name(fields: Iterable[tuple[int, str]], schema: TableSchema, schema_i
     by_name = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     found = {column.id: by_name.get(column.name.casefold()) for column in schema.columns}
     return ColumnMap({column_id: there for column_id, there in found.items() if there is not None}, schema_id)
+
+
+def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
+    """The lake has exactly the columns that are written and read here; a lake without a map is known by names.
+
+    ``fields`` are those that it has now. Raises `CommitConflictError`: the table was altered since this round began, or
+    the lake does not have it yet.
+    """
+    named = {known.field_id(column.id) for column in spec.schema.columns}
+    others = [name for field_id, name in fields if field_id not in named]
+    if known.schema_id not in (None, spec.schema_id) or others:
+        what = f"; there are {', '.join(others)} besides its columns" if others else ""
+        raise CommitConflictError(
+            f"lake table {where} has the columns of schema {known.schema_id}, {spec.path} was opened with "
+            f"schema {spec.schema_id}{what}; plan again"
+        )
+
+
+def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
+    """Raises `CommitConflictError` where the lake is of a newer schema than this one."""
+    if known.schema_id is not None and known.schema_id > spec.schema_id:
+        raise CommitConflictError(
+            f"lake table {where} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
+            f"{spec.path} is older: it was altered since this round began; plan again"
+        )
+
+
+def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+    """What another engine did to the table's columns. ``here`` are the lake's fields as they are now, id → name."""
+    found = []
+    for column in spec.schema.columns:
+        mapped = known.fields.get(column.id)
+        if mapped is None:
+            continue
+        name = here.get(mapped.id)
+        if name is None:
+            found.append(
+                f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
+                "table's metadata back, or drop the column here"
+            )
+        elif name not in (mapped.name, column.name):
+            found.append(
+                f"column '{mapped.name}' (field {mapped.id}) was renamed to '{name}' in the lake by another "
+                f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
+            )
+    return found
+
+
+def repeated_names(names: Iterable[str]) -> list[str]:
+    """Which names the lake would have twice."""
+    folded = [name.casefold() for name in names]
+    return [
+        f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
+        for name in sorted({name for name in folded if folded.count(name) > 1})
+    ]
 
 
 def _by_first_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:

@@ -9,9 +9,8 @@ because somebody tiered or merged meanwhile, is written again with these rows al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import pyarrow as pa
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -20,10 +19,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import LakeFile, LakeSplit, WriteContext
-from streamhouse_spark.lake.bucket_files import rewrite_files
-from streamhouse_spark.lake.data_file import named_offsets
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.base import LakeFile, LakeSplit
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
@@ -38,8 +35,7 @@ from streamhouse_spark.lake.iceberg_round import (
 )
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file, read_split
-from streamhouse_spark.lake.partition_drop import LakeDropReport
+from streamhouse_spark.lake.partition_drop import CutFile, LakeDropReport, first_kept, require_tiered, rewritten
 from streamhouse_spark.partition_match import PartitionMatches
 
 ATTEMPTS_MAX = 20
@@ -70,14 +66,14 @@ class _Going:
     """What a snapshot loses."""
 
     files: tuple[DataFile, ...] = ()
-    cut: tuple[tuple[DataFile, OffsetFile, int], ...] = ()
-    """Those of the files that have rows to keep: from that row on."""
+    cut: tuple[CutFile, ...] = ()
+    """Those of the files that have rows to keep."""
     deletes: tuple[DataFile, ...] = ()
     """Delete files that have nothing left to delete."""
 
     @property
     def kept_rows(self) -> int:
-        return sum(found.runs.num_rows - first for _, found, first in self.cut)
+        return sum(file.kept_rows for file in self.cut)
 
     @property
     def rows(self) -> int:
@@ -99,12 +95,14 @@ def _drop(
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
-    added = [f for cut in going.cut for f in _rewritten(place, context, table, *cut)]
-    shape = WriteShape.from_json(context.lake)
+    shape, files = WriteShape.from_json(context.lake), place.files_at(context.lake["data_location"])
+    how = own_projection(table.metadata, place.spec)
+    added = [f for c in going.cut for f in rewritten(c, context, shape, how, place.files_at, files, place.world.ids)]
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        _require_tiered(place, metadata, below)
+        found = newest_offsets(metadata, place.spec.table_uuid)
+        require_tiered(metadata.location, found.offsets if found else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
             require_shape(metadata, shape)
@@ -113,18 +111,6 @@ def _drop(
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return report, snapshot.snapshot_id
-
-
-def _require_tiered(place: IcebergPlace, metadata: TableMetadata, below: Mapping[int, int]) -> None:
-    """All rows that are to go are in the lake: else they would come back with the next round."""
-    found = newest_offsets(metadata, place.spec.table_uuid)
-    offsets = found.offsets if found else {}
-    behind = {bucket: (offsets.get(bucket, 0), end) for bucket, end in below.items() if offsets.get(bucket, 0) < end}
-    if behind:
-        raise LakeRolledBackError(
-            f"lake table {metadata.location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
-            "nothing was dropped. Roll the lake forward to its newest snapshot, then drop the partition again"
-        )
 
 
 def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: Sequence[LakeFile]) -> Change:
@@ -151,7 +137,7 @@ def _going(
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
     files: list[DataFile] = []
-    cut: list[tuple[DataFile, OffsetFile, int]] = []
+    cut: list[CutFile] = []
     deletes: list[DataFile] = []
     is_left = False
     with lake_metadata(table.location()):
@@ -168,16 +154,18 @@ def _going(
                 )
             if not chosen.holds(partition):
                 continue
-            first, found = _first_kept(place, file, below)
+            uuid, num_rows = place.spec.table_uuid, file.record_count
+            first, found = first_kept(place.files_at, uuid, file.file_path, num_rows, below)
             if first > 0:
                 files.append(file)
-            if first < file.record_count:
+            if first < num_rows:
                 is_left = True
-            if found is not None and 0 < first < file.record_count:
-                cut.append((file, found, first))
+            if found is not None and 0 < first < num_rows:
+                split = LakeSplit(file.file_path, file.file_size_in_bytes, num_rows)
+                cut.append(CutFile(split, found, first))
     if cut and deletes:
         raise LakeMismatchError(
-            f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0][0].file_path} has "
+            f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0].split.location} has "
             "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
             "are from before"
         )
@@ -198,43 +186,3 @@ def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str,
         if isinstance(field.transform, IdentityTransform) and name is not None:
             found[name] = file.partition[position]
     return found
-
-
-def _first_kept(place: IcebergPlace, file: DataFile, below: Mapping[int, int]) -> tuple[int, OffsetFile | None]:
-    """The first row of the file that is not to go, and its offsets where they had to be looked at."""
-    named = named_offsets(file.file_path)
-    if named is None or named[1].end <= below.get(named[0], 0):
-        return file.record_count, None
-    if named[1].start >= below.get(named[0], 0):
-        return 0, None
-    found = offset_file(place.files_at(file.file_path), file.file_path, place.spec.table_uuid)
-    if found is None:
-        return file.record_count, None
-    return found.runs.rows_below(below.get(found.bucket, 0)), found
-
-
-def _rewritten(
-    place: IcebergPlace, context: WriteContext, table: Table, file: DataFile, found: OffsetFile, first: int
-) -> list[LakeFile]:
-    """The file's rows from one on, with their offsets, in files of their own."""
-    files = place.files_at(context.lake["data_location"])
-    how = own_projection(table.metadata, place.spec)
-    kept = replace(found, runs=found.runs.rows(first, found.runs.num_rows))
-
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
-        position = 0
-        split = LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
-        for batch in read_split(place.files_at(file.file_path), split, how):
-            skipped = min(max(first - position, 0), batch.num_rows)
-            position += batch.num_rows
-            if skipped < batch.num_rows:
-                yield kept, batch.slice(skipped)
-
-    shape = WriteShape.from_json(context.lake)
-    written = rewrite_files(context, shape, files, place.world.ids, kept.bucket, kept.runs.range, batches())
-    if sum(f.num_rows for f in written) != kept.runs.num_rows:
-        raise CommitConflictError(
-            f"lake table {table.location()}: {file.file_path} had other rows than its footer says; nothing was "
-            "dropped, run streamhouse verify"
-        )
-    return written

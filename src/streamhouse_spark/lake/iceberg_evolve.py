@@ -28,8 +28,15 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField, column_map
+from streamhouse_spark.lake import column_map
+from streamhouse_spark.lake.column_map import (
+    COLUMNS_PROPERTY,
+    ColumnMap,
+    LakeField,
+    foreign_changes,
+    repeated_names,
+    require_not_newer,
+)
 from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_schema import iceberg_type
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -50,7 +57,7 @@ class Evolved:
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """The lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    return column_map(metadata.properties, fields, spec, where=metadata.location)
+    return column_map.column_map(metadata.properties, fields, spec, where=metadata.location)
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
@@ -58,15 +65,8 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
     Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have it yet.
     """
-    known = iceberg_columns(metadata, spec)
-    named = {known.field_id(column.id) for column in spec.schema.columns}
-    others = [field.name for field in metadata.schema().fields if field.field_id not in named]
-    if known.schema_id not in (None, spec.schema_id) or others:
-        what = f"; there are {', '.join(others)} besides its columns" if others else ""
-        raise CommitConflictError(
-            f"lake table {metadata.location} has the columns of schema {known.schema_id}, {spec.path} was opened with "
-            f"schema {spec.schema_id}{what}; plan again"
-        )
+    fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+    column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
 def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
@@ -77,12 +77,8 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     schema than this one.
     """
     lake, known = metadata.schema(), iceberg_columns(metadata, spec)
-    if known.schema_id is not None and known.schema_id > spec.schema_id:
-        raise CommitConflictError(
-            f"lake table {metadata.location} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
-            f"{spec.path} is older: it was altered since this round began; plan again"
-        )
-    found = _foreign(known, {field.field_id: field for field in lake.fields}, spec)
+    require_not_newer(known, spec, where=metadata.location)
+    found = foreign_changes(known, {field.field_id: field.name for field in lake.fields}, spec)
     mapped = dict(known.fields)
     if known.schema_id == spec.schema_id:  # names and types are the table's already
         fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
@@ -93,7 +89,7 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         if column.id not in mapped and column.nullable:
             fields.append(_new_field(column, ids))
             mapped[column.id] = LakeField(fields[-1].field_id, column.name)
-    found += _twice(fields) + _sorted_by_dropped(metadata, fields)
+    found += repeated_names(field.name for field in fields) + _sorted_by_dropped(metadata, fields)
     changed = lake if found else _changed(metadata, fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
     is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
@@ -128,34 +124,6 @@ def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
         return lake
     schema_id = 1 + max(schema.schema_id for schema in metadata.schemas)
     return Schema(*fields, schema_id=schema_id, identifier_field_ids=lake.identifier_field_ids)
-
-
-def _foreign(known: ColumnMap, here: dict[int, ice.NestedField], spec: LakeTableSpec) -> list[str]:
-    found = []
-    for column in spec.schema.columns:
-        mapped = known.fields.get(column.id)
-        if mapped is None:
-            continue
-        field = here.get(mapped.id)
-        if field is None:
-            found.append(
-                f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
-                "table's metadata back, or drop the column here"
-            )
-        elif field.name not in (mapped.name, column.name):
-            found.append(
-                f"column '{mapped.name}' (field {mapped.id}) was renamed to '{field.name}' in the lake by another "
-                f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{field.name}' here"
-            )
-    return found
-
-
-def _twice(fields: list[ice.NestedField]) -> list[str]:
-    names = [field.name.casefold() for field in fields]
-    return [
-        f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
-        for name in sorted({name for name in names if names.count(name) > 1})
-    ]
 
 
 def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:

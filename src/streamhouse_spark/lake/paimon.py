@@ -11,7 +11,7 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -29,6 +29,8 @@ from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
+from streamhouse_spark.lake.paimon_drop_partition import drop_partitions
+from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_expire import expire
 from streamhouse_spark.lake.paimon_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon_maintain import compact_log
@@ -67,12 +69,16 @@ class PaimonLake:
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
             return self
-        lake = copy(self)
-        lake.place = self.place.with_schema(schema)
-        return lake
+        return self._with_spec(replace(self.place.spec, schema=schema))
 
     def with_state(self, state: TableState) -> PaimonLake:
-        return self.with_schema(state.schema)
+        target_file_bytes = self.place.spec.target_file_bytes
+        return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
+
+    def _with_spec(self, spec: LakeTableSpec) -> PaimonLake:
+        lake = copy(self)
+        lake.place = self.place.with_spec(spec)
+        return lake
 
     def exists(self) -> bool:
         return self.place.exists()
@@ -162,16 +168,10 @@ class PaimonLake:
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
     def drop_partitions(
-        self,
-        chosen: PartitionMatches,  # noqa: ARG002 - the interface
-        *,
-        below: Mapping[int, int],  # noqa: ARG002
-        dry_run: bool = False,  # noqa: ARG002
+        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
-        raise InvalidOptionError(
-            f"{self.place.spec.path}: dropping partitions is not built yet for Paimon lakes without a primary key; "
-            "create the table with an Iceberg lake, or truncate it"
-        )
+        report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -189,12 +189,14 @@ class PaimonLake:
         table = table or self._require_table(f"no snapshot {snapshot_id}")
         snapshot = table.snapshot if snapshot_id is None else self.place.snapshots.require(snapshot_id)
         lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
-        how = projection(lake, self.place.spec.schema, columns, schema)
+        known = paimon_columns(table.schema, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
+        every = projection(lake, known, self.place.spec.schema, None, schema)
         statistics_of = [name for name, _, _ in predicates]
-        files = scan_files(self.place, table, snapshot, lake, statistics_of)
-        splits = tuple(s for file in files if may_match(file, predicates, lake) for s in file.splits())
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
+        splits = tuple(s for file in files if may_match(file, predicates, every.schema) for s in file.splits())
         held = (described if snapshot_id is None else described_then)(self.place, snapshot)
         return LakePlan(held, how, splits)
 
@@ -204,8 +206,10 @@ class PaimonLake:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
         lake = table.schema_of(snapshot)
-        how = projection(lake, self.place.spec.schema, columns, schema)
-        files = scan_files(self.place, table, snapshot, lake, statistics_of)
+        known = paimon_columns(table.schema, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        every = projection(lake, known, self.place.spec.schema, None, schema)
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
         return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
 
     def read_split(

@@ -52,6 +52,8 @@ class Change:
     """All data files go that the table has when the change is made."""
     removed: Sequence[ManifestEntry] = ()
     """Data files that go; where one of them has gone before, the change is refused."""
+    is_overwrite: bool = False
+    """Rows go, with the files that are removed."""
     is_compaction: bool = False
     """The same rows in other files: nothing is new to who reads changes."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class _SnapshotBuilder:
     def _kind(self) -> str:
         if self._change.is_compaction:
             return "COMPACT"
-        return "OVERWRITE" if self._change.removes_all else "APPEND"
+        return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
 
     def _repeated(self) -> dict[str, str]:
         not_before_ms = files_not_before_ms(self._place, self._table.snapshot)

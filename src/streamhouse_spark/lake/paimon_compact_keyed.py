@@ -17,6 +17,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     CompactReport,
+    FieldNames,
     LakeFile,
     LakeProjection,
     LakeSnapshot,
@@ -28,10 +29,11 @@ from streamhouse_spark.lake.data_file import PartitionKey
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import encoded
 from streamhouse_spark.lake.paimon_entries import FileKey, MetadataReader, key_of, live_entries
+from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_key_values import LEVEL_MAX, KeyValueShape, merged_by, write_key_values
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
-from streamhouse_spark.lake.paimon_read import projection, require_same_names
+from streamhouse_spark.lake.paimon_read import key_projection, names_in_file, projection
 from streamhouse_spark.lake.paimon_round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon_sections import is_raw, places_of
 from streamhouse_spark.lake.round_checks import require_present
@@ -121,8 +123,8 @@ class _Rewriting:
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
-        self._by: LakeProjection = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
-        self._how = projection(lake, place.spec.schema, None, None)
+        self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
+        self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
         self.shape = KeyValueShape(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}
@@ -132,10 +134,8 @@ class _Rewriting:
 
     def files_of(self, group: KeyedGroup) -> list[LakeFile]:
         place, files = self._place, self._place.files_at(self._table.location)
-        for entry in group.entries:
-            require_same_names(self._table, self._table.schema, entry)
         merged = [
-            MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count)
+            MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
             for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
         ]
         rows = NewestRows(files, MergedFiles(tuple(merged), self._by), self._how)
@@ -150,6 +150,9 @@ class _Rewriting:
                 f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
             )
         return made
+
+    def _names(self, entry: ManifestEntry) -> FieldNames:
+        return names_in_file(self._table, self._table.schema, entry)
 
     def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
         fields = self.shape.partition_fields

@@ -15,7 +15,7 @@ from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
-from streamhouse_spark.lake.paimon_read import projection
+from streamhouse_spark.lake.paimon_read import own_projection
 from streamhouse_spark.lake.paimon_round import carried_offsets, require_shape, write_context
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
 from streamhouse_spark.lake.round_checks import require_present
@@ -28,13 +28,14 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     place and repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that
     was read and written with, no rows were deleted.
     """
+    if not dry_run:
+        place.bring_up()
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport(), None
     place.require_owner(table)
     if table.snapshot.index_manifest is not None:
         return CompactReport(), None  # rows that another engine deleted could come back
-    _require_known_columns(place, table)
     context = write_context(place)
     shape = PaimonShape.from_json(context.lake)
     files = place.files_at(table.location)
@@ -54,7 +55,7 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
-    how = projection(table.schema, place.spec.schema, None, place.spec.schema)
+    how = own_projection(table, place.spec)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
@@ -80,13 +81,3 @@ def _commit(
         return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, table.snapshot))
 
     return commit_snapshot(place, validated)
-
-
-def _require_known_columns(place: PaimonPlace, table: PaimonTable) -> None:
-    """Files are written again in the table's columns: others would be lost."""
-    unknown = [field.name for field in table.schema.fields if place.spec.schema.find(field.name) is None]
-    if unknown:
-        raise CommitConflictError(
-            f"lake table {table.location} has the columns {', '.join(unknown)}, which {place.spec.path} did not have "
-            "when it was opened; try again"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
@@ -23,11 +23,11 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.paimon_evolve import evolved, paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles
-from streamhouse_spark.lake.paimon_schema import differences, evolved_schema, paimon_schema
+from streamhouse_spark.lake.paimon_schema import differences, paimon_schema
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder, consumer_text
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
 ATTEMPTS_MAX = 5
@@ -95,9 +95,8 @@ class PaimonPlace:
     def location(self) -> str:
         return self.files.location_of(self.spec.location)
 
-    def with_schema(self, schema: TableSchema) -> PaimonPlace:
-        """The same place, for the table with another schema."""
-        spec = replace(self.spec, schema=schema)
+    def with_spec(self, spec: LakeTableSpec) -> PaimonPlace:
+        """The same place, for the table as it is with other columns."""
         return PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
 
     def exists(self) -> bool:
@@ -124,7 +123,7 @@ class PaimonPlace:
         return table
 
     def create_or_adopt(self) -> None:
-        """**Commit point:** put-if-absent of the schema's file, of the first one or of one with more columns."""
+        """**Commit point:** put-if-absent of the schema's file, of the first one or of one with other columns."""
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
@@ -134,19 +133,27 @@ class PaimonPlace:
                 self._put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
             self.require_owner(table)
-            lake = evolved_schema(table.schema, self.spec.schema, self.world.clock.now_ms())
-            found = differences(lake, self.spec)
-            if found:
+            wanted = evolved(table.schema, self.spec, self.world.clock.now_ms())
+            if found := wanted.differences or differences(wanted.schema, self.spec):
                 raise LakeMismatchError(
                     f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(found)}; "
                     "change it, drop it, or give the table another lake location"
                 )
-            if lake is table.schema:
+            if wanted.schema is table.schema:
                 return
-            self._put_schema(lake)
+            self._put_schema(wanted.schema)
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
+
+    def bring_up(self) -> None:
+        """Give the lake table the columns of the table, before its files are written again; where there is one."""
+        table = self.find()
+        if table is None or table.owner != self.spec.table_uuid:
+            return
+        known = paimon_columns(table.schema, self.spec).schema_id
+        if known is None or known < self.spec.schema_id:
+            self.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
         """Only if it is this table's. Whose it is, is deleted last, so that a drop that failed can be repeated.

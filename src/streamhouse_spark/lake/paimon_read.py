@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
@@ -11,16 +12,19 @@ from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.base import LakeProjection, Predicate
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.base import FieldNames, LakeProjection, Predicate
+from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.data_file import is_own_name
 from streamhouse_spark.lake.paimon_entries import MetadataReader
+from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon_key_values import merged_by
+from streamhouse_spark.lake.paimon_key_values import KIND, SEQUENCE, merged_by
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.paimon_sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import Column, TableSchema
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
@@ -28,55 +32,85 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def projection(
-    lake: PaimonSchema, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: PaimonSchema,
+    known: ColumnMap,
+    table: TableSchema,
+    columns: Sequence[str] | None,
+    schema: TableSchema | None,
 ) -> LakeProjection:
-    """How to read the lake's columns as the table's.
+    """How to read the lake's columns as the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where it has a column of that name.
+    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
     Raises `SchemaMismatchError` for a column that is not there.
     """
     of_lake = lake_schema(lake)
-    types = {field.id: field.type for field in lake.fields}
-    wanted = schema or TableSchema(tuple(_as_in_table(column, types[column.id], table) for column in of_lake.columns))
+    if schema is None:
+        types = {field.id: field.type for field in lake.fields}
+        wanted = TableSchema(tuple(_as_in_table(c, types[c.id], table, known) for c in of_lake.columns))
+        field_ids = {column.id: column.id for column in wanted.columns}
+    else:
+        wanted = schema
+        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
     if columns is not None:
         wanted = wanted.select(columns)
-    found = [of_lake.find(column.name) for column in wanted.columns]
-    return LakeProjection(
-        wanted,
-        tuple(here.id if here else None for here in found),
-        tuple(here.name if here else c.name for c, here in zip(wanted.columns, found, strict=True)),
+    names = {column.id: column.name for column in of_lake.columns}
+    found = tuple(field_ids.get(column.id) for column in wanted.columns)
+    # Where the lake lacks the column, its name there may be another's: then one that no file has.
+    lake_names = (
+        names.get(-1 if i is None else i, "" if schema is not None and column.id in known.ambiguous else column.name)
+        for column, i in zip(wanted.columns, found, strict=True)
     )
+    return LakeProjection(wanted, found, tuple(lake_names))
 
 
-def _as_in_table(column: Column, lake_type: Any, table: TableSchema) -> Column:
+def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
+    """How to read all columns of the table from its newest files."""
+    return projection(table.schema, paimon_columns(table.schema, spec), spec.schema, None, spec.schema)
+
+
+def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
+    """How to read the columns of the primary key, in its order, from files of the lake as it was with a schema."""
+    return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
+
+
+def _as_in_table(column: Column, lake_type: Any, table: TableSchema, known: ColumnMap) -> Column:
     """The lake's column with the table's own type, where that is stored as what the lake has."""
-    known = table.find(column.name)
-    if known is None or not is_stored_as(known.type, lake_type):
+    column_id = known.columns().get(column.id)
+    own = next((c for c in table.columns if c.id == column_id), None)
+    if own is None or not is_stored_as(own.type, lake_type):
         return column
-    return Column(column.id, column.name, known.type, column.nullable, column.comment)
+    return Column(column.id, column.name, own.type, column.nullable, column.comment)
 
 
 def scan_files(
-    place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, lake: PaimonSchema, statistics_of: Sequence[str]
+    place: PaimonPlace,
+    table: PaimonTable,
+    snapshot: Snapshot,
+    lake: PaimonSchema,
+    how: LakeProjection,
+    statistics_of: Sequence[str],
 ) -> list[ScanFile]:
-    """All data files of the snapshot, in the order of their offsets; statistics for these columns of ``lake``.
+    """All data files of the snapshot, in the order of their offsets; statistics for these columns of ``how``.
+
+    ``how`` reads all columns of ``lake`` that matter.
 
     With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
     cannot be read here.
     """
     reader = MetadataReader(table, PaimonFiles(place.files))
-    wanted = {name.casefold() for name in statistics_of}
+    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    chosen = {name.casefold() for name in statistics_of}
+    wanted = {i for i, name in names.items() if name.casefold() in chosen}
     entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
-        return _scan_file(reader, entry, lake, place.spec.num_buckets, wanted)
+        found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
+        return replace(found, field_names=names_in_file(table, lake, entry))
 
     with paimon_metadata(table.location):
-        for entry in entries:
-            require_same_names(table, lake, entry)
         if not lake.primary_keys:
             return [described(entry) for entry in entries]
-        by = merged_by(projection(lake, place.spec.schema, lake.primary_keys, None))
+        by = merged_by(key_projection(lake, table, place.spec))
         found = [part for members in places_of(entries).values() for part in sections(members)]
         return [
             described(part[0]) if len(part) == 1 and is_raw(part[0]) else read_as_one([*map(described, part)], by)
@@ -85,24 +119,20 @@ def scan_files(
 
 
 def _scan_file(
-    reader: MetadataReader, entry: ManifestEntry, lake: PaimonSchema, num_buckets: int, wanted: set[str]
+    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, wanted: set[int]
 ) -> ScanFile:
+    """``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are asked for."""
     file = entry.file
-    names = {field.id: field.name for field in lake.fields}
     return ScanFile(
         location=reader.location(entry),
         size_bytes=file.file_size,
         num_rows=file.row_count,
         bucket=entry.bucket if entry.total_buckets == num_buckets else None,
         partition={
-            field.name: _planned(value)
+            names.get(field.id, field.name): planned_value(value)
             for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
         },
-        statistics={
-            names[field.id]: found
-            for field, found in _statistics(entry)
-            if names.get(field.id, "").casefold() in wanted
-        },
+        statistics={names[field.id]: found for field, found in _statistics(entry) if field.id in wanted},
     )
 
 
@@ -115,8 +145,8 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
         (
             field,
             ColumnStatistics(
-                _planned(stats.min_values.get_field(i)),
-                _planned(stats.max_values.get_field(i)),
+                planned_value(stats.min_values.get_field(i)),
+                planned_value(stats.max_values.get_field(i)),
                 nulls[i],
                 entry.file.row_count,
             ),
@@ -125,7 +155,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     ]
 
 
-def _planned(value: Any) -> Any:
+def planned_value(value: Any) -> Any:
     """Days and microseconds as integers, as planners take them."""
     if isinstance(value, dt.datetime):
         return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
@@ -134,20 +164,16 @@ def _planned(value: Any) -> Any:
     return value
 
 
-def require_same_names(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> None:
-    """Other writers' files have no field ids: columns are found by name, which must have meant the same."""
+def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
+    """What the columns are called in a file of another engine, which may have no field ids: as its own schema says.
+
+    None are needed where that is ``lake``, by which files are read.
+    """
     name = entry.file.file_name
     if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
-        return
-    written = {field.name: field.id for field in table.schemas[entry.file.schema_id].fields}
-    for field in lake.fields:
-        if written.get(field.name, field.id) != field.id or (
-            field.id in written.values() and field.name not in written
-        ):
-            raise LakeMismatchError(
-                f"lake file {entry.file.file_name} of {table.location} was written by another engine when column "
-                f"'{field.name}' had another name; rewrite the file there"
-            )
+        return ()
+    own = (SEQUENCE, KIND) if lake.primary_keys else ()
+    return tuple((field.id, field.name) for field in (*own, *table.schemas[entry.file.schema_id].fields))
 
 
 def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
@@ -184,13 +210,13 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any, Any], bool]]] = {
 _OF_NULLS: Final = ("is null", "not null")
 
 
-def may_match(file: ScanFile, predicates: Sequence[Predicate], lake: PaimonSchema) -> bool:
-    """Whether the file can hold a row that satisfies all of the predicates.
+def may_match(file: ScanFile, predicates: Sequence[Predicate], schema: TableSchema) -> bool:
+    """Whether the file can hold a row that satisfies all of the predicates, in the names of ``schema``.
 
     A predicate on a column that is not there, or with a value of another type, excludes nothing: filtering rows
     decides. Raises `InvalidOptionError` for an unknown operator.
     """
-    names = {field.name.casefold(): field.name for field in lake.fields}
+    names = {name.casefold(): name for name in schema.names}
     return all(
         _may_match(file, names.get(name.casefold()), operator.lower(), value) for name, operator, value in predicates
     )
@@ -209,7 +235,7 @@ def _may_match(file: ScanFile, name: str | None, operator: str, value: Any) -> b
         return False  # nulls satisfy nothing
     if operator == "not null" or stats.low is None or stats.high is None:
         return True
-    planned = [_planned(one) for one in value] if operator == "in" else _planned(value)
+    planned = [planned_value(one) for one in value] if operator == "in" else planned_value(value)
     try:
         return _COMPARISONS[operator](stats.low, stats.high, planned)
     except TypeError:

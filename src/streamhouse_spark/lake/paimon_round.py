@@ -13,6 +13,7 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offse
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import live_entries
+from streamhouse_spark.lake.paimon_evolve import require_brought_up
 from streamhouse_spark.lake.paimon_keyed import require_newest, sequence_shifts
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
@@ -21,6 +22,7 @@ from streamhouse_spark.lake.round_checks import LogRange, require_dense, require
 def write_context(place: PaimonPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table)
+    require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
     shape = PaimonShape(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
@@ -48,7 +50,6 @@ def commit_round(
     if not place.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     shape = PaimonShape.from_json(context.lake)
-    properties = {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, new.ends, new.starts)}
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
@@ -58,10 +59,12 @@ def commit_round(
         if not is_truncated and _name_of(table.snapshot) != shape.planned_on:
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, files)
+        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        text = offsets_text(place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows)
+        properties = {OFFSETS_PROPERTY: text}
         return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
 
-    snapshot = commit_snapshot(place, validated)
-    return LakeSnapshot(snapshot.id, dict(new.ends), snapshot.time_millis, dict(new.starts))
+    return described(place, commit_snapshot(place, validated))
 
 
 def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
@@ -84,21 +87,23 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
     )
 
 
-def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None) -> dict[str, str]:
+def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
     """The properties of a snapshot that holds what this one does, also where that is no row of ours.
 
-    Raises as `offsets_at` does.
+    ``dropped_rows`` are those that it lacks beside. Raises as `offsets_at` does.
     """
     found = offsets_at(place, snapshot) if snapshot is not None else None
     held = (found.offsets, found.starts) if found else ({}, {})
-    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held)}
+    dropped_rows += found.dropped_rows if found else 0
+    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows)}
 
 
 def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     found = offsets_at(place, snapshot)
     if found is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
-    return LakeSnapshot(snapshot.id, dict(found.offsets), snapshot.time_millis, dict(found.starts))
+    offsets, starts = dict(found.offsets), dict(found.starts)
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows)
 
 
 def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:

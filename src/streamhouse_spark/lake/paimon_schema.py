@@ -20,6 +20,7 @@ from pypaimon.schema.data_types import (
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.parquet_read import FIELD_ID
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -67,9 +68,10 @@ _FOREIGN_KEYED_OPTIONS: Final = (
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
-    """The first schema of a new lake table: the same columns in the same order, and the table's buckets."""
+    """The first schema of a new lake table: the same columns in the same order, which is which, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
-    fields = [_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
+    fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
+    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id)
     return PaimonSchema(
         id=0,
         fields=fields,
@@ -83,40 +85,10 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
             "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
             "write-only": "true",  # other writers do not compact: files keep their offsets
             TABLE_UUID_PROPERTY: spec.table_uuid,
+            COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
         },
         time_millis=now_ms,
     )
-
-
-def evolved_schema(lake: PaimonSchema, schema: TableSchema, now_ms: int) -> PaimonSchema:
-    """The lake's schema with the nullable columns that it lacks behind its own, and with the table's comments.
-
-    It is the lake's own where nothing is to be changed. Comments that the table does not have are left alone.
-    """
-    there = {field.name.casefold() for field in lake.fields}
-    missing = [column for column in schema.columns if column.nullable and column.name.casefold() not in there]
-    fields = [_commented(field, schema.find(field.name)) for field in lake.fields]
-    if not missing and fields == list(lake.fields):
-        return lake
-    first_id = lake.highest_field_id + 1
-    ids = itertools.count(first_id + len(missing))
-    fields += [_field(first_id + i, column, ids) for i, column in enumerate(missing)]
-    return PaimonSchema(
-        id=lake.id + 1,
-        fields=fields,
-        highest_field_id=max(lake.highest_field_id, current_highest_field_id(fields)),
-        partition_keys=lake.partition_keys,
-        primary_keys=lake.primary_keys,
-        options=lake.options,
-        comment=lake.comment,
-        time_millis=now_ms,
-    )
-
-
-def _commented(field: DataField, column: Column | None) -> DataField:
-    if column is None or column.comment is None or column.comment == field.description:
-        return field
-    return DataField(field.id, field.name, field.type, column.comment, field.default_value)
 
 
 def _bucket_options(spec: LakeTableSpec) -> dict[str, str]:
@@ -125,7 +97,7 @@ def _bucket_options(spec: LakeTableSpec) -> dict[str, str]:
     return {"bucket": str(spec.num_buckets if spec.primary_key else UNAWARE_BUCKETS)}
 
 
-def _field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
+def new_field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
     return DataField(
         field_id, column.name, paimon_type(column.type, ids, nullable=column.nullable), column.comment or None
     )

@@ -20,7 +20,7 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit
+from streamhouse_spark.lake.base import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.offset_runs import OffsetRuns
@@ -62,7 +62,7 @@ def _read(
     files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, *, whole: bool
 ) -> Iterator[pa.RecordBatch]:
     with _opened(files, split.location) as file:
-        columns = _FileColumns(file, split.location, projection)
+        columns = _FileColumns(file, split.location, projection, split.field_names)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         _require_rows(file, split, groups)
         deleted = deleted_positions(files, split.location, split.position_deletes)
@@ -95,13 +95,16 @@ def read_numbered(
             yield numbers[~gone], row_selection.without(batch, gone)
 
 
-def read_row_groups(files: FileAccess, file: LiveFile, projection: LakeProjection) -> Iterator[pa.RecordBatch]:
+def read_row_groups(
+    files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file that are not deleted, in its order; memory is bounded by one row group."""
     with _opened(files, file.location) as opened:
         _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
         num_groups = opened.num_row_groups
     for group in range(num_groups):
-        split = LakeSplit(file.location, file.size_bytes, file.num_rows, (group, group + 1), file.deletes)
+        part, deletes = (group, group + 1), file.deletes
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, part, deletes, field_names=field_names)
         yield from read_split(files, split, projection)
 
 
@@ -119,7 +122,9 @@ def _rows_before(file: pq.ParquetFile, groups: range) -> int:
 class _FileColumns:
     """Where the projection's columns are in one file, and how to bring them into the table's types."""
 
-    def __init__(self, file: pq.ParquetFile, location: str, projection: LakeProjection) -> None:
+    def __init__(
+        self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
+    ) -> None:
         file_schema = file.schema_arrow
         by_id = {
             int(field.metadata[FIELD_ID]): field.name
@@ -132,6 +137,8 @@ class _FileColumns:
                 f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
                 "restore it, or drop it from the lake table"
             )
+        if not by_id and field_names:
+            by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
         if not by_id and None in projection.lake_names:
             column = projection.schema.columns[projection.lake_names.index(None)].name
             raise LakeMismatchError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamhouse_spark.lake.base import LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
+from streamhouse_spark.lake.base import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20
 
@@ -47,6 +47,8 @@ class ScanFile:
     column_bytes: Mapping[str, int] = field(default_factory=dict)
     merge: MergedFiles | None = None
     """See `LakeSplit.merge`; statistics and partition are those of all of the files."""
+    field_names: FieldNames = ()
+    """See `LakeSplit.field_names`."""
 
     @property
     def has_rows_as_stored(self) -> bool:
@@ -57,12 +59,19 @@ class ScanFile:
         """The file as work for readers of ours, in parts of whole row groups where it is large."""
         parts = row_group_parts(self.size_bytes, self.row_group_starts)
         if parts is None:
-            deletes = self.position_deletes
-            return [LakeSplit(self.location, self.size_bytes, self.num_rows, None, deletes, self.bucket, self.merge)]
+            deletes, names = self.position_deletes, self.field_names
+            size_bytes, num_rows = self.size_bytes, self.num_rows
+            return [LakeSplit(self.location, size_bytes, num_rows, None, deletes, self.bucket, self.merge, names)]
         rows_per_byte = self.num_rows / self.size_bytes
         return [
             LakeSplit(
-                self.location, size_bytes, round(size_bytes * rows_per_byte), part, self.position_deletes, self.bucket
+                self.location,
+                size_bytes,
+                round(size_bytes * rows_per_byte),
+                part,
+                self.position_deletes,
+                self.bucket,
+                field_names=self.field_names,
             )
             for part, size_bytes in parts
         ]

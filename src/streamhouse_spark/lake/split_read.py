@@ -17,7 +17,7 @@ from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.key_merge import KeyCursor
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import read_row_groups
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema import Column, TableSchema
 
 
 def read_split(
@@ -34,7 +34,7 @@ def read_split(
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
-        wanted = rows.select(list(projection.schema.names))
+        wanted = rows.select(list(range(len(projection.schema.columns))))
         # A row that the filter does not want still takes the place of an older one: so it comes last.
         left = [wanted] if filter is None else pa.Table.from_batches([wanted]).filter(filter).to_batches()
         yield from (part for part in left if part.num_rows)
@@ -58,8 +58,8 @@ class NewestRows:
         self._merge = merge
         self.projection = _with_columns(projection, merge.by)
         """What is read: the columns asked for, then those of the key, of the sequence and of the kind that lack."""
-        names = [name.casefold() for name in self.projection.schema.names]
-        *key, self._sequence, self._kind = (names.index(name.casefold()) for name in merge.by.schema.names)
+        fields = list(self.projection.field_ids)
+        *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_places = key
         self.num_read = 0
 
@@ -75,7 +75,7 @@ class NewestRows:
 
     def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
-        for batch in read_row_groups(self._files, live, self.projection):
+        for batch in read_row_groups(self._files, live, self.projection, file.field_names):
             if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
                 raise CorruptDataError(
                     f"lake file {file.location} has rows without a key, a sequence number or a kind; restore it, or "
@@ -100,12 +100,15 @@ class NewestRows:
 
 
 def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
-    """The projection with the columns of another one that it lacks behind its own."""
-    there = {name.casefold() for name in projection.schema.names}
-    missing = [i for i, name in enumerate(by.schema.names) if name.casefold() not in there]
-    # Ids of columns are of no use here, and those of the two may clash.
+    """The projection with the columns of another one that it lacks behind its own. Columns are the same by field."""
+    missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
+    # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
+    taken = {name.casefold() for name in projection.schema.names}
+    names = [by.schema.names[i] for i in missing]
+    names = [f"_KEY_{name}" if name.casefold() in taken else name for name in names]
     columns = (*projection.schema.columns, *(by.schema.columns[i] for i in missing))
-    renumbered = tuple(type(c)(i, c.name, c.type, c.nullable, c.comment) for i, c in enumerate(columns))
+    named = (*projection.schema.names, *names)
+    renumbered = tuple(Column(i, n, c.type, c.nullable) for i, (n, c) in enumerate(zip(named, columns, strict=True)))
     return LakeProjection(
         TableSchema(renumbered),
         (*projection.field_ids, *(by.field_ids[i] for i in missing)),

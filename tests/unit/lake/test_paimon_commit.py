@@ -103,6 +103,7 @@ def test_created_as_the_design_says(memory):
         (3, "amount", "DECIMAL(12, 2)"),
     ]
     assert (schema["partitionKeys"], schema["primaryKeys"], schema["highestFieldId"]) == (["day"], [], 3)
+    fields = '{"1":[0,"id"],"2":[1,"day"],"3":[2,"region"],"4":[3,"amount"]}'
     assert schema["options"] == {
         "bucket": "4",
         "bucket-key": "id",
@@ -110,6 +111,7 @@ def test_created_as_the_design_says(memory):
         "partition.legacy-name": "false",
         "write-only": "true",
         "streamhouse.table-uuid": TABLE_UUID,
+        "streamhouse.columns": f'{{"table":"{TABLE_UUID}","schema":1,"fields":{fields}}}',
     }
     assert lake.newest() is None
 

@@ -11,7 +11,8 @@ import pytest
 
 from interop.lake_cases import EVERY_TYPE, TABLE_UUID
 from streamhouse_spark.lake.paimon_data_file import PaimonShape, _text_above, decoded, encoded
-from streamhouse_spark.lake.paimon_schema import differences, evolved_schema, lake_schema, paimon_schema
+from streamhouse_spark.lake.paimon_evolve import evolved
+from streamhouse_spark.lake.paimon_schema import differences, lake_schema, paimon_schema
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.schema import TableSchema
@@ -110,13 +111,13 @@ def test_schemas_there_and_back():
     ids = [field.id for field in lake.fields]
     assert ids == list(range(len(ids)))
     assert lake.highest_field_id == len(ids) + 1, "the fields of the struct come behind"
-    assert evolved_schema(lake, EVERY_TYPE, 0) is lake
+    assert evolved(lake, _spec(EVERY_TYPE), 0).schema is lake
 
 
 def test_added_columns_get_ids_that_none_ever_had():
     first = paimon_schema(_spec(TableSchema.of("id bigint, s struct<x: int>")), 0)
     wider = TableSchema.of("id bigint, s struct<x: int>, t struct<y: int>, n int")
-    second = evolved_schema(first, wider, 0)
+    second = evolved(first, _spec(wider), 0).schema
     assert [(f.id, f.name) for f in second.fields] == [(0, "id"), (1, "s"), (3, "t"), (4, "n")]
     assert (second.id, first.highest_field_id, second.highest_field_id) == (1, 2, 5)
     assert differences(second, _spec(wider)) == []
