@@ -157,4 +157,4 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     assert {row["region"] for row in read(lake)} == {"b"}
     assert (lake.newest().offsets, lake.newest().dropped_rows) == ({0: 20}, 10)
     tier(lake, event_rows(4, seed=9))
-    assert len(read(lake)) == 14
+    assert (len(read(lake)), lake.newest().dropped_rows) == (14, 10), "rounds and what is merged carry the count on"

@@ -318,6 +318,8 @@ class TestKeyed:
         expected = [(0, "a0", 0), (1, "theirs", 9), (2, "a2", 2)]
         for _ in ("before", "after"):
             assert rows_of(keyed.lake.to_arrow(columns=["n", "id", "a"])) == expected
+            without_the_key = rows_of(keyed.lake.to_arrow(columns=["id", "a"]))
+            assert without_the_key == sorted(row[1:] for row in expected), "another column has the key's older name"
             tier(keyed)
         lake = keyed.open_lake()
         splits = lake.plan_read(schema=keyed.refresh().schema).splits
