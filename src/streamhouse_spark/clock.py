@@ -51,9 +51,19 @@ class SystemIds:
         return random.random()
 
 
+RETRY_WAIT_MS = 25
+RETRY_WAIT_MS_MAX = 2_000
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The clock and the source of identities that a component runs under."""
 
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
+
+    def wait_to_retry(self, attempt: int) -> None:
+        """Sleep before the attempt of this number: not before 0, then longer each time, and as long as nobody else."""
+        if attempt:
+            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
+            self.clock.sleep_ms(wait_ms * (0.5 + self.ids.jitter()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.schema_evolution import ambiguous_columns
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -125,6 +125,27 @@ def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSp
                 f"column '{mapped.name}' (field {mapped.id}) was renamed to '{name}' in the lake by another "
                 f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
             )
+    return found
+
+
+def fields_that_stay(
+    fields: Iterable[tuple[int, str]], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+) -> list[tuple[int, Column | None]]:
+    """Of the lake's fields, ids and names, those that the table's columns keep, each with its column.
+
+    None stands for a field of another engine, which stays as it is; those of dropped columns go. A column without a
+    field takes the one that has its name. ``mapped`` follows.
+    """
+    of_field, now = known.columns(), {column.id: column for column in schema.columns}
+    found: list[tuple[int, Column | None]] = []
+    for field_id, name in fields:
+        column_id = of_field.get(field_id)
+        column = schema.find(name) if column_id is None else now.get(column_id)
+        if column_id is None and (column is None or column.id in mapped):
+            found.append((field_id, None))
+        elif column is not None:
+            found.append((field_id, column))
+            mapped[column.id] = LakeField(field_id, column.name)
     return found
 
 

@@ -38,8 +38,6 @@ NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
 """Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
 
 ATTEMPTS_MAX = 20
-RETRY_WAIT_MS = 25
-RETRY_WAIT_MS_MAX = 2_000
 
 
 Validation = Callable[[TableMetadata], Change]
@@ -53,9 +51,7 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
     """
     commit_uuid = world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
-            world.clock.sleep_ms(wait_ms * (0.5 + world.ids.jitter()))
+        world.wait_to_retry(attempt)
         with catalog_answers(f"{'.'.join(identifier)} was loaded"):
             table = catalog.load_table(identifier)
         landed = find_commit(table.metadata, commit_uuid)

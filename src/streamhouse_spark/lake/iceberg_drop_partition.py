@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.base import LakeFile, LakeSplit
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
@@ -35,29 +35,23 @@ from streamhouse_spark.lake.iceberg_round import (
 )
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
-from streamhouse_spark.lake.partition_drop import CutFile, LakeDropReport, first_kept, require_tiered, rewritten
+from streamhouse_spark.lake.partition_drop import (
+    CutFile,
+    LakeDropReport,
+    first_kept,
+    require_tiered,
+    rewritten,
+    until_committed,
+)
 from streamhouse_spark.partition_match import PartitionMatches
-
-ATTEMPTS_MAX = 20
-RETRY_WAIT_MS = 25
-RETRY_WAIT_MS_MAX = 500
 
 
 def drop_partitions(
     place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     """See `LakeTable.drop_partitions`; the id of the snapshot it made comes with the report."""
-    for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
-            place.world.clock.sleep_ms(wait_ms * (0.5 + place.world.ids.jitter()))
-        try:
-            return _drop(place, chosen, below, dry_run=dry_run)
-        except CommitConflictError as error:
-            conflict = error
-    raise CommitConflictError(
-        f"lake table {'.'.join(place.identifier)}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); "
-        f"nothing of {chosen} was dropped, try again"
+    return until_committed(
+        place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
 
 

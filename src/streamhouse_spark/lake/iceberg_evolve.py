@@ -33,6 +33,7 @@ from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
     LakeField,
+    fields_that_stay,
     foreign_changes,
     repeated_names,
     require_not_newer,
@@ -99,23 +100,11 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
 def _renamed_and_dropped(
     lake: Schema, known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[ice.NestedField]:
-    """The lake's fields as the table's columns are now. A column without a field takes the one that has its name."""
-    of_field, now = known.columns(), {column.id: column for column in schema.columns}
-    fields: list[ice.NestedField] = []
-    for field in lake.fields:
-        column_id = of_field.get(field.field_id)
-        if column_id is not None:
-            column = now.get(column_id)
-            if column is None:
-                continue  # dropped
-        else:
-            column = schema.find(field.name)
-            if column is None or column.id in mapped:
-                fields.append(field)  # another engine's
-                continue
-        fields.append(_as_column(field, column))
-        mapped[column.id] = LakeField(field.field_id, column.name)
-    return fields
+    """The lake's fields as the table's columns are now."""
+    by_id = {field.field_id: field for field in lake.fields}
+    named = [(field.field_id, field.name) for field in lake.fields]
+    found = fields_that_stay(named, known, schema, mapped)
+    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
 
 
 def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:

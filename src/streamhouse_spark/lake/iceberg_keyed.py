@@ -7,7 +7,7 @@ the key or not: so a bucket in which another engine added a key twice, or delete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,15 @@ from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.bucket_files import write_rows
 from streamhouse_spark.lake.column_map import map_by_name
-from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_deletes import write_deletes
 from streamhouse_spark.lake.iceberg_live import KeyedFilter
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.key_lookup import find_rows
 from streamhouse_spark.lake.live_files import LiveFile
-from streamhouse_spark.lake.parquet_read import BATCH_ROWS
+from streamhouse_spark.lake.parquet_read import BATCH_ROWS, FilesAt
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
-
-FilesAt = Callable[[str], FileAccess]
 
 
 def write_changes(

@@ -32,8 +32,6 @@ from streamhouse_spark.lake.paimon_key_values import described_by_keys
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 
 ATTEMPTS_MAX = 20
-RETRY_WAIT_MS = 25
-RETRY_WAIT_MS_MAX = 2_000
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
 REMOVED_SHARE_MIN = 0.1
@@ -77,9 +75,7 @@ def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
     """
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
-            place.world.clock.sleep_ms(wait_ms * (0.5 + place.world.ids.jitter()))
+        place.world.wait_to_retry(attempt)
         table = place.require()
         change = validate(table)
         try:

@@ -25,31 +25,23 @@ from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_read import own_projection, planned_value
 from streamhouse_spark.lake.paimon_round import carried_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.paimon_snapshots import commit_of
-from streamhouse_spark.lake.partition_drop import CutFile, LakeDropReport, first_kept, require_tiered, rewritten
+from streamhouse_spark.lake.partition_drop import (
+    CutFile,
+    LakeDropReport,
+    first_kept,
+    require_tiered,
+    rewritten,
+    until_committed,
+)
 from streamhouse_spark.lake.round_checks import require_present
 from streamhouse_spark.partition_match import PartitionMatches
-
-ATTEMPTS_MAX = 20
-RETRY_WAIT_MS = 25
-RETRY_WAIT_MS_MAX = 500
 
 
 def drop_partitions(
     place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     """See `LakeTable.drop_partitions`; the snapshot that it made comes with the report."""
-    for attempt in range(ATTEMPTS_MAX):
-        if attempt:
-            wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
-            place.world.clock.sleep_ms(wait_ms * (0.5 + place.world.ids.jitter()))
-        try:
-            return _drop(place, chosen, below, dry_run=dry_run)
-        except CommitConflictError as error:
-            conflict = error
-    raise CommitConflictError(
-        f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); nothing of "
-        f"{chosen} was dropped, try again"
-    )
+    return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)

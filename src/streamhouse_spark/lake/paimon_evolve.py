@@ -21,6 +21,7 @@ from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
     LakeField,
+    fields_that_stay,
     foreign_changes,
     repeated_names,
     require_not_newer,
@@ -107,23 +108,11 @@ def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: 
 def _renamed_and_dropped(
     lake: Sequence[DataField], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[DataField]:
-    """The lake's fields as the table's columns are now. A column without a field takes the one that has its name."""
-    of_field, now = known.columns(), {column.id: column for column in schema.columns}
-    fields: list[DataField] = []
-    for field in lake:
-        column_id = of_field.get(field.id)
-        if column_id is not None:
-            column = now.get(column_id)
-            if column is None:
-                continue  # dropped
-        else:
-            column = schema.find(field.name)
-            if column is None or column.id in mapped:
-                fields.append(field)  # another engine's
-                continue
-        fields.append(_as_column(field, column))
-        mapped[column.id] = LakeField(field.id, column.name)
-    return fields
+    """The lake's fields as the table's columns are now."""
+    by_id = {field.id: field for field in lake}
+    named = [(field.id, field.name) for field in lake]
+    found = fields_that_stay(named, known, schema, mapped)
+    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
 
 
 def _as_column(field: DataField, column: Column) -> DataField:

@@ -8,7 +8,7 @@ that it finds, which are offsets that are still to come: then all later ones of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,9 @@ from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.last_changes import LastChanges
 from streamhouse_spark.lake.base import LakeFile, WriteContext
-from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.paimon_key_values import KeyValueShape, with_sequences, write_key_values
+from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.model import OffsetRange
-
-FilesAt = Callable[[str], FileAccess]
 
 
 def write_changes(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.clock import Ids
+from streamhouse_spark.clock import Ids, World
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSnapshot, LakeSplit, WriteContext
 from streamhouse_spark.lake.bucket_files import rewrite_files
 from streamhouse_spark.lake.data_file import FileShape, named_offsets
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.parquet_read import FilesAt, OffsetFile, offset_file, read_split
+from streamhouse_spark.partition_match import PartitionMatches
+
+ATTEMPTS_MAX: Final = 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,20 @@ class CutFile:
     @property
     def kept_rows(self) -> int:
         return self.offsets.runs.num_rows - self.first_kept
+
+
+def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
+    """What ``drop`` gives, which is tried again where another writer was faster. Raises `CommitConflictError`."""
+    for attempt in range(ATTEMPTS_MAX):
+        world.wait_to_retry(attempt)
+        try:
+            return drop()
+        except CommitConflictError as error:
+            conflict = error
+    raise CommitConflictError(
+        f"lake table {lake}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); nothing of {chosen} was "
+        "dropped, try again"
+    )
 
 
 def first_kept(

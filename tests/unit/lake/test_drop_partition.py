@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake import iceberg_drop_partition
+from streamhouse_spark.lake import iceberg_drop_partition, partition_drop
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_maintain import carried_offsets
@@ -113,7 +113,7 @@ def test_others_that_always_win_are_a_conflict(lake, monkeypatch):
         raise CommitConflictError("another was faster")
 
     monkeypatch.setattr(iceberg_drop_partition, "_change", never)
-    monkeypatch.setattr(iceberg_drop_partition, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(partition_drop, "ATTEMPTS_MAX", 3)
     before = lake.newest()
     with pytest.raises(CommitConflictError, match=r"nothing of \(region = 'a'\) was dropped"):
         drop(lake, {"region": "a"})

@@ -10,7 +10,7 @@ import pytest
 from interop.keyed_cases import read_by_pypaimon
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
-from streamhouse_spark.lake import paimon_drop_partition
+from streamhouse_spark.lake import paimon_drop_partition, partition_drop
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 
 PARTITION_COLUMNS = [
@@ -108,7 +108,7 @@ def test_others_that_always_win_are_a_conflict(lake, monkeypatch):
         raise CommitConflictError("another was faster")
 
     monkeypatch.setattr(paimon_drop_partition, "_require_as_planned", never)
-    monkeypatch.setattr(paimon_drop_partition, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(partition_drop, "ATTEMPTS_MAX", 3)
     before = lake.newest()
     with pytest.raises(CommitConflictError, match=r"nothing of \(region = 'a'\) was dropped"):
         drop(lake, {"region": "a"})
