@@ -221,7 +221,7 @@ def _check(expression: pc.Expression, schema: pa.Schema) -> None:
     import pyarrow.dataset as ds  # loads pandas, where there is one
 
     try:
-        ds.dataset(schema.empty_table()).scanner(filter=expression).to_table()
+        ds.dataset(schema.empty_table()).scanner(filter=expression, use_threads=False).to_table()
     except _ARROW_ERRORS as error:
         unknown = _UNKNOWN_FIELD.search(str(error))
         if unknown is not None:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.filters import Filter, Predicate, find_field, parse_filter
+from streamhouse_spark.row_selection import matching
 from streamhouse_spark.schema import TableSchema
 
 __all__ = ["Filter", "Projection", "narrowed", "parse_filter"]
@@ -43,7 +44,7 @@ class Projection:
         return cls(out, names, read, bound.expression if bound is not None else None, predicates)
 
     def filtered(self, table: pa.Table) -> pa.Table:
-        return table if self.filter is None else table.filter(self.filter)
+        return table if self.filter is None else matching(table, self.filter)
 
     def finish(self, table: pa.Table) -> pa.Table:
         """The columns that were asked for, in their order."""
@@ -63,7 +64,7 @@ def narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | No
     """Rows of any schema, filtered, with the columns asked for. Raises as `Projection.of` does."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
-        rows = rows.filter(filter_.bound(rows.schema).expression)
+        rows = matching(rows, filter_.bound(rows.schema).expression)
     return rows if names is None else rows.select(list(names))
 
 

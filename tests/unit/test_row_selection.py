@@ -1,12 +1,16 @@
-"""Leaving rows out: few, many, none, all; at every place."""
+"""Rows that a filter wants, and leaving rows out: few, many, none, all; at every place."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.row_selection import without
+from streamhouse_spark.row_selection import matching, without
 
 NUM_ROWS = 4000
 ROWS = pa.record_batch({
@@ -38,3 +42,37 @@ def test_the_others_are_left_in_their_order(places, start):
     found.validate(full=True)
     assert found.schema == ROWS.schema
     assert found.to_pylist() == [row for row, gone in zip(batch.to_pylist(), dropped, strict=True) if not gone]
+
+
+@pytest.mark.parametrize("low", [0, 7, NUM_ROWS - 1, NUM_ROWS])
+def test_matching(low):
+    rows = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)])
+    found = matching(rows, pc.field("id") >= low)
+    assert found.schema == ROWS.schema
+    assert found["id"].to_pylist() == list(range(low, NUM_ROWS))
+    assert matching(rows, pc.field("name") == "name-5")["id"].to_pylist() == [5]
+
+
+THREADS = """
+import os
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from streamhouse_spark.filters import parse_filter
+from streamhouse_spark.row_selection import matching
+
+rows = pa.table({"id": np.arange(200_000)})
+matching(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own
+before = len(os.listdir("/proc/self/task"))
+parse_filter(pc.field("id") > 3).bound(rows.schema)
+assert matching(rows, pc.field("id") > 3).num_rows == 199_996
+print(before, len(os.listdir("/proc/self/task")))
+rows.filter(pc.field("id") > 3)
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_filters_leave_no_thread_with_rows():
+    done = subprocess.run([sys.executable, "-c", THREADS], check=True, capture_output=True, text=True)
+    before, after, with_threads = map(int, done.stdout.split())
+    assert before == after < with_threads

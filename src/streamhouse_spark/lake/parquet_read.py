@@ -72,9 +72,10 @@ def _read(
             gone = _dropped(deleted, position, rows.num_rows)
             position += rows.num_rows
             rows = rows if gone is None else row_selection.without(rows, gone)
-            # As a table: pyarrow's filter of a record batch fails where no row is left.
-            left = [rows] if filter is None else pa.Table.from_batches([rows]).filter(filter).to_batches()
-            yield from (part for part in left if part.num_rows)
+            if filter is not None:
+                yield from row_selection.matching(pa.Table.from_batches([rows]), filter).to_batches()
+            elif rows.num_rows:
+                yield rows
 
 
 def read_numbered(

@@ -17,6 +17,7 @@ from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.key_merge import KeyCursor
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import read_row_groups
+from streamhouse_spark.row_selection import matching
 from streamhouse_spark.schema import Column, TableSchema
 
 
@@ -36,8 +37,10 @@ def read_split(
     for rows in merged.batches():
         wanted = rows.select(list(range(len(projection.schema.columns))))
         # A row that the filter does not want still takes the place of an older one: so it comes last.
-        left = [wanted] if filter is None else pa.Table.from_batches([wanted]).filter(filter).to_batches()
-        yield from (part for part in left if part.num_rows)
+        if filter is not None:
+            yield from matching(pa.Table.from_batches([wanted]), filter).to_batches()
+        elif wanted.num_rows:
+            yield wanted
 
 
 def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
