@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.functions import udf
+from pyspark.sql.functions import repeat, udf
 
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
@@ -128,7 +128,7 @@ def test_failing_function(spark, hot):
 @pytest.mark.parametrize("how", ["join", "function"])
 def test_cancelled_query(spark, hot, how):
     @udf("long")
-    def slow(number):
+    def slow(number, _text):
         if number % 1000 == 0:
             time.sleep(0.2)
         return number
@@ -137,7 +137,8 @@ def test_cancelled_query(spark, hot, how):
         # Spark sees that it was cancelled where it asks for the next batch: not after too many matches of this one.
         frame = spark.sql(f"SELECT max(l.text < r.text) FROM {HOT} l JOIN {HOT} r ON l.id % 200 = r.id % 200")
     else:
-        frame = spark.table(HOT).select(slow("id"), "text")
+        # Long texts: of short ones a socket's buffers hold so many that the scan is over while the function has begun.
+        frame = spark.table(HOT).select(slow("id", repeat("text", 200)), "text")
     context = spark.sparkContext
     tag = f"memory-cancelled-{how}"
     failures = []
@@ -153,7 +154,7 @@ def test_cancelled_query(spark, hot, how):
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert settled(lambda: allocated(spark), lambda size: size > 0 or failures, seconds=60) > 0
+    assert settled(lambda: allocated(spark), lambda size: size > 0 or failures, seconds=60) > 0, failures
     while thread.is_alive():
         context.cancelJobsWithTag(tag)
         thread.join(0.2)
