@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.adoption import AdoptReport, adopt_table
 from streamhouse_spark.clock import World
 from streamhouse_spark.creation import create_action, put_first_record
+from streamhouse_spark.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -27,7 +28,7 @@ from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.dropping import clean_dropped
 from streamhouse_spark.log.record import Record
-from streamhouse_spark.log.renaming import free, is_named, rename
+from streamhouse_spark.log.renaming import free, is_named, rename, undrop
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_unicode
 from streamhouse_spark.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
@@ -272,9 +273,9 @@ class Warehouse:
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
 
-        Returns False where there is none and ``if_exists``. **Commit point:** the drop record in the table's log.
-        Where the log is damaged so that no record can follow, the name is freed and the files stay for whoever wants
-        to repair them.
+        Until then `undrop_table` brings both back. Returns False where there is none and ``if_exists``.
+        **Commit point:** the drop record in the table's log. Where the log is damaged so that no record can follow, the
+        name is freed and the files stay for whoever wants to repair them.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
@@ -297,6 +298,38 @@ class Warehouse:
         with suppress(StorageError):  # the table is dropped; a pointer to a dropped table means nothing
             names.point(self._storage, path, pointer, None, self._world)
         return True
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """The dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
+        self._require()
+        return dropped_tables(self._storage, self._world)
+
+    def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
+        """Bring a dropped table back, with all rows, offsets and its lake table, as long as its files are there.
+
+        They are until `clean_dropped` is run once the grace after the drop is over. Of several tables that were dropped
+        under the ``name`` it is the newest, or the one with the ``uuid`` (`dropped_tables` has them). It comes back
+        under its name, or as ``to``, and its database with it. Streams and writers go on where they open it again.
+
+        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` where there is no such
+        dropped table any more, `TableExistsError` where the name is taken.
+        """
+        path = parse_table_name(name).require_table("undrop")
+        target = path if to is None else parse_table_name(to).require_table("undrop to")
+        self._require()
+        if to is None and uuid is None and self._find(path) is not None:
+            raise TableExistsError(
+                f"table {path} exists in {self.url}; bring the dropped one back under another name with to="
+            )
+        table = chosen(self.dropped_tables(), path, uuid, self.url)
+        names.create_database(self._storage, target.database, self._world)
+        if not undrop(self._storage, self._world, CommitLog(self._storage, table.uuid, self._world), target):
+            raise TableExistsError(
+                f"table {path} cannot be brought back as {target}: that exists in {self.url}; choose another "
+                "name with to="
+            )
+        names.create_database(self._storage, target.database, self._world)  # if it was dropped meanwhile
+        return self.table(str(target))
 
     def rename_table(self, old: str, new: str) -> None:
         """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.

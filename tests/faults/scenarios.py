@@ -809,6 +809,32 @@ class CompactPaimon(CompactLake):
         super().recover(run)
 
 
+class Undrop(Scenario):
+    """A dropped table comes back, whole and alone under its name, although cleaning passes by before the grace."""
+
+    name = "drop and bring back"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties=LAKE, buckets=1)
+        run.append()
+        run.tier()
+        run.append()
+
+    def work(self, run: Run) -> None:
+        run.warehouse.drop_table(NAME)
+        run.warehouse.clean_dropped()
+        run.warehouse.undrop_table(NAME)
+
+    def recover(self, run: Run) -> None:
+        run.table = None
+        if not run.warehouse.exists(NAME):
+            run.warehouse.undrop_table(NAME)
+        assert run.warehouse.tables() == [NAME]
+        assert run.warehouse.dropped_tables() == []
+        run.append()
+        run.tier()
+
+
 class CleanDropped(Scenario):
     """The files of a dropped table go, in two steps a grace apart; the table that has its name now stays whole."""
 
@@ -900,6 +926,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     CompactLake,
     CompactPaimon,
     CleanDropped,
+    Undrop,
     ReadWhileTiering,
 )
 

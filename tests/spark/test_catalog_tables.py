@@ -267,6 +267,10 @@ def test_procedures(spark, database, wh: Warehouse):
         arguments = f"table => '{database}.t', consumer_id => 'job', dry_run => {dry_run}"
         spark.sql(f"CALL streamhouse.system.drop_consumer({arguments})").collect()
         assert set(wh.table(f"{database}.t").state.consumers) == left
+    spark.sql(f"DROP TABLE streamhouse.{database}.t")
+    (back,) = spark.sql(f"CALL streamhouse.system.undrop_table('{database}.t', to => '{database}.back')").collect()
+    assert (back.table, back.rows) == (f"{database}.back", 1)
+    assert spark.table(f"streamhouse.{database}.back").first().a == 1
     with pytest.raises(AnalysisException, match="TABLE_NOT_FOUND"):
         spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()
     with pytest.raises(AnalysisException, match=r"PROCEDURE_NOT_FOUND.*expire_snapshots"):

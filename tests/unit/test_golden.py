@@ -63,6 +63,8 @@ LATER_ACTIONS = {
         actions.KvSnapshot(1, 0, 7, ()),
     ),
     "truncate": ('{"type": "truncate", "offsets": {"0": 7, "1": 0}}', actions.Truncate({0: 7, 1: 0})),
+    "undrop": ('{"type": "undrop", "name": "sales.sold"}', actions.Undrop("sales.sold")),
+    "bury": ('{"type": "bury"}', actions.Bury()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }
 

@@ -9,6 +9,7 @@ import click
 
 from streamhouse_spark.cli.adopt_command import adopt
 from streamhouse_spark.cli.demo_command import demo
+from streamhouse_spark.cli.dropped_commands import undrop
 from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
 from streamhouse_spark.cli.partition_command import drop_partition
@@ -76,6 +77,7 @@ for _command in (
     truncate,
     drop_partition,
     drop,
+    undrop,
     head,
     tail,
     append,

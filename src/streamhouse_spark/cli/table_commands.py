@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 from rich.console import Console
 
+from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
@@ -35,17 +36,22 @@ _LISTED = pa.schema([
 streamhouse -w ./warehouse ls
 streamhouse -w ./warehouse ls sales
 streamhouse -w ./warehouse ls --output json | jq -r .table
+streamhouse -w ./warehouse ls --dropped
 """,
 )
 @click.argument("database", required=False)
+@click.option("--dropped", is_flag=True, help="List the dropped tables that `streamhouse undrop` can bring back.")
 @click.pass_obj
-def ls(session: Session, database: str | None) -> None:
+def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     """List the tables of a warehouse, or of one DATABASE.
 
     rows counts the rows written since the table was created or truncated, lake_rows those that were tiered, and lag
     those that wait in the hot log.
     """
     warehouse = session.warehouse
+    if dropped:
+        list_dropped(session, database)
+        return
     rows = [_listed(warehouse.table(name)) for name in warehouse.tables(database)]
     session.output.rows(pa.Table.from_pylist(rows, schema=_LISTED))
     if not rows:
@@ -383,7 +389,7 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
     """Drop a table and its lake table, after asking.
 
     A lake table that was adopted stays, with all rows in it. The name is free at once. Files are deleted later, by
-    `streamhouse maintain`, when readers that are under way can no longer need them.
+    `streamhouse maintain`, a day after the drop or more; until then `streamhouse undrop` brings the table back.
     """
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")

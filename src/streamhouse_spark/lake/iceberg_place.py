@@ -112,8 +112,8 @@ class IcebergPlace:
                 f"the Iceberg table at {table.location()} was changed by others {ATTEMPTS_MAX} times; try again"
             )
         raise LakeMismatchError(
-            f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by a table that was dropped; "
-            "undrop it, or give the table another lake location"
+            f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by an Iceberg table that was "
+            "dropped in its catalog and whose files are there; purge it there, or create the table under another name"
         )
 
     def _evolved(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:

@@ -114,7 +114,19 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The table is gone. No record may follow but condemn and purge."""
+    """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Bury`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undrop:
+    """The dropped table is there again, under this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """The table was dropped for longer than the grace: no `Undrop` may follow, and its files go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +174,8 @@ Action = (
     | Condemn
     | Purge
     | Drop
+    | Undrop
+    | Bury
     | ForgetTransactions
     | MoveConsumer
     | KvSnapshot
@@ -245,6 +259,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "purge", "keys": list(keys)}
         case Drop():
             return {"type": "drop"}
+        case Undrop(name):
+            return {"type": "undrop", "name": name}
+        case Bury():
+            return {"type": "bury"}
         case ForgetTransactions(app_ids):
             return {"type": "forget", "app_ids": list(app_ids)}
         case MoveConsumer(consumer_id, offsets):
@@ -288,6 +306,10 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Purge(tuple(data["keys"]))
         case "drop":
             return Drop()
+        case "undrop":
+            return Undrop(data["name"])
+        case "bury":
+            return Bury()
         case "forget":
             return ForgetTransactions(tuple(data["app_ids"]))
         case "consumer":

@@ -30,7 +30,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.actions import Action, Condemn, Purge
+from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_checkpoint
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.state import TableState, TransactionEntry, fold
@@ -354,7 +354,7 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
 
 
 def _require_live(state: TableState, actions: Sequence[Action]) -> None:
-    if state.dropped and not all(isinstance(a, Condemn | Purge) for a in actions):
+    if state.dropped and not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
         raise _dropped(state)
 
 

@@ -1,20 +1,21 @@
 """Deleting the files of tables that nobody can open any more.
 
 Dropped tables, and tables that never got a name because their creator died, go in steps, each of which may be
-interrupted and repeated: the drop record (commit point of dropping); the grace later a tombstone, a floor above every
-record number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace
-later the lake table, the files, and last the commit records. The tombstone stays.
+interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
+record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
+number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
+lake table, the files, and last the commit records. The tombstone stays.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TableNotFoundError
-from streamhouse_spark.log.actions import Drop
+from streamhouse_spark.log.actions import Action, Bury, Drop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.commit_log import CommitLog
@@ -64,14 +65,22 @@ def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms:
     except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
         return
     old = state.time_ms + grace_ms <= storage.now_ms()
-    if not old or dry_run:
+    if dry_run or not (old or state.buried):
         return
-    if state.dropped:
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
+        # have named and filled it.
+        if current.buried or current.time_ms + grace_ms > time_ms:
+            return ()
+        if current.dropped:
+            return (Bury(),)
+        return () if _is_named(storage, current) else (Drop(),)
+
+    log.commit(plan)
+    if log.state.buried:
         with suppress(ObjectExistsError):
             write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
-    elif not _is_named(storage, state):
-        # Looked up again at each attempt: a creator that woke up just now may have named the table and filled it.
-        log.commit(lambda current, _: () if current.dropped or _is_named(storage, current) else (Drop(),))
 
 
 def _is_named(storage: Storage, state: TableState) -> bool:

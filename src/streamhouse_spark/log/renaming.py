@@ -1,21 +1,23 @@
-"""Giving a table another name, and taking names that a renaming may be after. **Commit point:** the rename record.
+"""Giving a table another name, or a dropped one a name again, and taking names that others may be about to give.
+
+**Commit point** of either: its record in the table's log, which says the name.
 
 What could go wrong is that a renamer puts the pointer of the new name and sleeps, somebody else takes the name, because
 its pointer does not count yet, and the renamer wakes up and commits: the table would have a name that means another
 table. So whoever takes such a name first stores a rename record with the table's own name in that table's log, and the
-renamer's record is planned only where no rename record came since it began.
+renamer's record is planned only where no such record came since it began.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, StorageError, TableNotFoundError
 from streamhouse_spark.log import names
-from streamhouse_spark.log.actions import Action, Rename
+from streamhouse_spark.log.actions import Action, Rename, Undrop
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.names import NamePointer
 from streamhouse_spark.log.state import TableState
@@ -33,7 +35,7 @@ def is_named(state: TableState, path: TablePath) -> bool:
 
 
 def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
-    """Make sure that the name means no table, and that no renaming gives it to the one it points to.
+    """Make sure that the name means no table, and that nobody is about to give it to the one it points to.
 
     False where it means one. A table that is damaged keeps its name.
     """
@@ -43,9 +45,9 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
     try:
         if is_named(log.refresh(), path):
             return False
-        log.commit(lambda state, _: () if state.dropped or is_named(state, path) else (Rename(state.name),))
+        log.commit(lambda state, _: () if state.buried or is_named(state, path) else (Rename(state.name),))
         return not is_named(log.state, path)
-    except TableNotFoundError:  # dropped, or so long ago that its files are gone
+    except TableNotFoundError:  # dropped so long ago that its files are gone
         return True
     except CorruptDataError as error:
         logger.warning("the name %s points to a damaged table and stays taken: %s", path, error)
@@ -60,22 +62,46 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
     names; renaming again is safe.
     """
     old_pointer = names.resolve(storage, old)
+    renamed = _given(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
+    if renamed:
+        with suppress(StorageError):  # the old name's pointer counts no longer
+            names.point(storage, old, old_pointer, None, world, moved_to=new)
+    return renamed
+
+
+def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> bool:
+    """Let a dropped table be there again, under this name. False where that means another table.
+
+    Raises `TableNotFoundError` where the table is there, or was dropped so long ago that its files go,
+    `CommitConflictError` when others keep taking the name and leaving it. After `StorageError` and
+    `CommitStateUnknownError` the table is dropped, or there; bringing it back again is safe.
+    """
+    return _given(storage, world, log, path, Undrop(str(path)), _require_dropped)
+
+
+def _given(
+    storage: Storage,
+    world: World,
+    log: CommitLog,
+    new: TablePath,
+    action: Action,
+    require: Callable[[TableState], None],
+) -> bool:
+    """Point the name to the table and commit the record that lets the pointer count. False for a name that is taken."""
     for _ in range(RACES_MAX):
         begun = log.refresh()
-        _require_name(begun, old)
+        require(begun)
         pointer = names.resolve(storage, new)
         if not free(storage, world, new, pointer):
             return False
         if pointer.uuid == begun.table_uuid:
-            begun = log.refresh()  # an earlier renaming of this table that got no further: it was just ended
-            _require_name(begun, old)
+            begun = log.refresh()  # an earlier attempt with this table that got no further: it was just ended
+            require(begun)
         if not names.point(storage, new, pointer, begun.table_uuid, world):
             continue
-        if _commit(log, begun, old, new):
-            with suppress(StorageError):  # the old name's pointer counts no longer
-                names.point(storage, old, old_pointer, None, world, moved_to=new)
+        if _commit(log, begun, action, require):
             return True
-    raise CommitConflictError(f"renaming {old} to {new} lost {RACES_MAX} races for the name; try again")
+    raise CommitConflictError(f"naming a table {new} lost {RACES_MAX} races for the name; try again")
 
 
 def _require_name(state: TableState, path: TablePath) -> None:
@@ -85,16 +111,26 @@ def _require_name(state: TableState, path: TablePath) -> None:
         )
 
 
-def _commit(log: CommitLog, begun: TableState, old: TablePath, new: TablePath) -> bool:
-    """Whether this renaming happened: nobody renamed the table, or took the new name, since it began."""
+def _require_dropped(state: TableState) -> None:
+    if not state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is there, not dropped; nothing was changed")
+    if state.buried:
+        raise TableNotFoundError(
+            f"table {state.name} ({state.table_uuid}) was dropped longer ago than files are kept, and cleaning has "
+            "begun to delete it: it cannot be brought back"
+        )
+
+
+def _commit(log: CommitLog, begun: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
+    """Whether this happened: nobody renamed the table, or took the new name, since it began."""
     happened = False
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         nonlocal happened
         happened = state.named == begun.named
         if happened:
-            _require_name(state, old)
-        return (Rename(str(new)),) if happened else ()
+            require(state)
+        return (action,) if happened else ()
 
     log.commit(plan)
     return happened

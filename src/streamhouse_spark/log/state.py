@@ -106,6 +106,8 @@ class TableState:
     named: int = 1
     """Number of the newest record that said the name: a renaming that began before it does not happen."""
     dropped: bool = False
+    buried: bool = False
+    """Dropped for good: its files may go."""
 
     @property
     def schema(self) -> TableSchema:
@@ -239,6 +241,12 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             )
         case act.Drop():
             return replace(state, dropped=True)
+        case act.Undrop(name):
+            if not state.dropped or state.buried:
+                raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
+            return replace(state, dropped=False, name=name, named=record.number)
+        case act.Bury():
+            return replace(state, buried=True)
         case act.ForgetTransactions(app_ids):
             return replace(state, transactions={k: t for k, t in state.transactions.items() if k not in app_ids})
         case act.MoveConsumer(consumer_id, offsets):
@@ -387,6 +395,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         ],
         "dropped": state.dropped,
     }
+    if state.buried:
+        out["buried"] = True
     if state.named != 1:
         out["named"] = state.named
     if state.snapshots:
@@ -444,6 +454,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         named=data.get("named", 1),
         dropped=data["dropped"],
+        buried=data.get("buried", False),
     )
     return _with_lake(state)
 

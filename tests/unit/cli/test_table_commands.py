@@ -177,6 +177,22 @@ def test_drop_with_yes_and_if_exists(run, warehouse, orders):
     assert run("drop", "sales.orders", "--if-exists", "-o", "json").document["dropped"] is False
 
 
+def test_undrop(run, warehouse, orders):
+    warehouse.table("sales.orders").append([{"order_id": 1}])
+    assert run("ls", "--dropped", "-o", "json").lines == []
+    uuid = warehouse.table("sales.orders").uuid
+    run("drop", "sales.orders", "--yes")
+    (listed,) = run("ls", "sales", "--dropped", "-o", "json").lines
+    assert (listed["table"], listed["uuid"], listed["rows"]) == ("sales.orders", uuid, 1)
+    assert run("ls", "other", "--dropped", "-o", "json").stdout == ""
+    assert "sales.orders is back, with 1 rows" in run("undrop", "sales.orders").stdout
+    assert run("undrop", "sales.orders", code=1).stderr.startswith("TABLE_EXISTS: ")
+    run("drop", "sales.orders", "--yes")
+    again = ("undrop", "sales.orders", "--uuid", uuid, "--to", "sales.old", "-o", "json")
+    assert run(*again).document == {"table": "sales.old", "uuid": uuid, "rows": 1}
+    assert run("undrop", "sales.orders", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
+
+
 def test_suffixed_names_are_read_only(run, orders):
     assert run("drop", "sales.orders$lake", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
     assert run("alter", "sales.orders$lake", "--set", "table.log.ttl=1d", code=1).stderr.startswith("INVALID_NAME: ")

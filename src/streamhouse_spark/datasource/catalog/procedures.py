@@ -17,6 +17,7 @@ from streamhouse_spark.datasource.catalog.procedure_arguments import (
     struct_json,
     table_name_of,
 )
+from streamhouse_spark.datasource.catalog.undrop_procedure import undrop_table
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.health import table_health
@@ -203,6 +204,17 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
             "dry_run boolean not null",
             drop_partition,
+        ),
+        Procedure(
+            "undrop_table",
+            "Bring a dropped table back, with its rows and its lake, while its files are there",
+            (
+                Parameter("table", "string", "Name that it had when it was dropped, <database>.<table>"),
+                Parameter("uuid", "string", "Which of several; the one dropped last where it is null", "NULL"),
+                Parameter("to", "string", "The name to give it; the one that it had where it is null", "NULL"),
+            ),
+            "table string not null, uuid string not null, rows bigint not null",
+            undrop_table,
         ),
         Procedure(
             "table_status",
