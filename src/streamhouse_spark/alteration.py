@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.column_changes import ColumnChanges, changed_columns, refuse_partition_names
+from streamhouse_spark.column_defaults import check_defaults, with_defaults
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import is_text_list
 from streamhouse_spark.properties import TableProperties, altered_properties, parse_properties
@@ -31,6 +32,8 @@ class Alteration:
     unset_properties: tuple[str, ...] = ()
     columns: ColumnChanges = field(default_factory=ColumnChanges)
     """What happens to columns that are there, before new ones are added."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Column → what new rows have that lack it; None takes it away. By the names and types afterwards."""
 
     @classmethod
     def of(
@@ -40,6 +43,7 @@ class Alteration:
         set_properties: Mapping[str, str] | None = None,
         unset_properties: Sequence[str] = (),
         columns: ColumnChanges | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> Alteration:
         """Raises `SchemaMismatchError`, `InvalidOptionError` for what can never be, whatever the table is."""
         for name, values in (("comments", comments), ("set_properties", set_properties)):
@@ -51,7 +55,8 @@ class Alteration:
             raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
         added = TableSchema.of(add_columns) if add_columns is not None else None
-        return cls(added, dict(comments or {}), texts, tuple(unset_properties), columns or ColumnChanges())
+        changes = columns or ColumnChanges()
+        return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,8 @@ def altered(
 ) -> AlteredTable:
     """The table after the change. ``schemas`` are all that it ever had: no id of a column is used again.
 
-    Raises `SchemaMismatchError` for a column that cannot be added or is not there, `InvalidOptionError` for a property
-    that is unknown, fixed or impossible.
+    Raises `SchemaMismatchError` for a column that cannot be added or is not there, and for a default that does not fit,
+    `InvalidOptionError` for a property that is unknown, fixed or impossible.
     """
     schema = schemas[schema_id]
     if change.columns:
@@ -82,6 +87,7 @@ def altered(
     if change.added is not None:
         first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
         schema = schema.with_added(change.added, first_id)
+    schema = with_defaults(schema, change.defaults)
     if schema != schemas[schema_id]:
         _refuse_partition_names(schema, schemas, schemas[schema_id], parse_properties(properties, schema, partition_by))
         schema_id = max(schemas) + 1

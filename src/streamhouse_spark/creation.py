@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from streamhouse_spark.column_defaults import check_defaults, with_defaults
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
 from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.record import Record, encode_record
@@ -37,6 +38,7 @@ def create_action(
     buckets: int | None,
     properties: Mapping[str, str] | None,
     *,
+    defaults: Mapping[str, Any] | None = None,
     adopted: str | None = None,
     chooses_bucket_key: bool = True,
 ) -> Create:
@@ -57,6 +59,7 @@ def create_action(
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
     table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
+    table_schema = with_defaults(table_schema, check_defaults(defaults))
     partitions = check_partition_columns(partition_by, table_schema)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
         table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)

@@ -81,11 +81,15 @@ _TOKEN: Final = re.compile(
       | `(?P<quoted>(?:[^`]|``)*)`
       | '(?P<text1>(?:[^'\\]|\\.|'')*)'
       | "(?P<text2>(?:[^"\\]|\\.|"")*)"
-      | (?P<mark>[<>(),:;])
+      | (?P<mark>[<>(),:;.+-])
     )""",
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
+
+
+DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
+"""Where Spark keeps a column's default, as SQL, in the metadata of a ``StructField``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ class DdlColumn:
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
+    default: str | None = None
+    """What the DEFAULT clause says, in SQL: see `streamhouse_spark.constants`."""
 
 
 def parse_columns(text: str) -> list[DdlColumn]:
@@ -121,6 +127,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
             type=_json_type(field["type"], depth=0),
             nullable=bool(field.get("nullable", True)),
             comment=(field.get("metadata") or {}).get("comment"),
+            default=(field.get("metadata") or {}).get(DEFAULT_METADATA),
         )
         for field in struct["fields"]
     ]
@@ -152,6 +159,17 @@ def quote_identifier(name: str) -> str:
     if _PLAIN_IDENTIFIER.fullmatch(name):
         return name
     return "`" + name.replace("`", "``") + "`"
+
+
+def quote_text(text: str) -> str:
+    """The text as a literal of Spark SQL, on one line."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{escaped}'"
+
+
+def unquoted_text(literal: str) -> str:
+    """What a literal of Spark SQL, with its quotes, says."""
+    return _unescape(literal[1:-1], literal[0])
 
 
 def list_type(element: pa.DataType) -> pa.DataType:
@@ -186,9 +204,10 @@ def _column_ddl(column: DdlColumn) -> str:
         words[1] = type_name(column.type)
     if not column.nullable:
         words.append("NOT NULL")
+    if column.default is not None:
+        words.append(f"DEFAULT {column.default}")
     if column.comment is not None:
-        escaped = column.comment.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-        words.append(f"COMMENT '{escaped}'")
+        words.append(f"COMMENT {quote_text(column.comment)}")
     return " ".join(words)
 
 
@@ -262,7 +281,7 @@ class _Parser:
             self._fail(token, "a column name")
         self._take_mark(":")
         arrow = self._type()
-        nullable, comment = True, None
+        nullable, comment, default = True, None, None
         while self._peek().kind == "word":
             clause = self._take()
             match clause.value.upper():
@@ -275,11 +294,29 @@ class _Parser:
                     if literal.kind != "text":
                         self._fail(literal, "the comment in quotes")
                     comment = literal.value
-                case "DEFAULT" | "GENERATED":
-                    self._fail(clause, "NOT NULL, COMMENT or a comma (default and generated values are not stored)")
+                case "DEFAULT":
+                    default = self._expression(clause)
+                case "GENERATED":
+                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (generated values are not stored)")
                 case _:
-                    self._fail(clause, "NOT NULL, COMMENT or a comma")
-        return DdlColumn(token.value, arrow, nullable, comment)
+                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
+        return DdlColumn(token.value, arrow, nullable, comment, default)
+
+    def _expression(self, clause: _Token) -> str:
+        """The text behind DEFAULT, up to the next clause or column."""
+        depth = 0
+        while (token := self._peek()).kind != "end":
+            if token.kind == "mark":
+                if depth == 0 and token.value in (",", ">", ";"):
+                    break
+                depth += {"(": 1, ")": -1}.get(token.value, 0)
+            elif token.kind == "word" and depth == 0 and token.value.upper() in ("NOT", "COMMENT", "GENERATED"):
+                break
+            self._take()
+        expression = self._text[clause.position + len(clause.value) : self._peek().position].strip()
+        if not expression:
+            self._fail(self._peek(), "a constant behind DEFAULT")
+        return expression
 
     def _type(self) -> pa.DataType:
         token = self._take()
@@ -343,8 +380,9 @@ class _Parser:
         opening = self._peek()
         columns = self._columns(closing=">")
         for column in columns:
-            if not column.nullable:
-                self._fail(opening, f"the struct's field '{column.name}' without NOT NULL (only columns can have it)")
+            if not column.nullable or column.default is not None:
+                what = "DEFAULT" if column.nullable else "NOT NULL"
+                self._fail(opening, f"the struct's field '{column.name}' without {what} (only columns can have it)")
         return struct_type([(column.name, column.type) for column in columns])
 
     def _numbers(self) -> list[int]:

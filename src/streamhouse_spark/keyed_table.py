@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.column_defaults import default_values, without_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
@@ -77,8 +78,8 @@ class KeyedShape:
 
     @cached_property
     def key_schema(self) -> TableSchema:
-        """The columns of the primary key, in its order."""
-        return TableSchema(tuple(self.schema.column(name) for name in self.properties.primary_key))
+        """The columns of the primary key, in its order, and without defaults: a key that is looked for is whole."""
+        return without_defaults(self.schema.select(self.properties.primary_key))
 
     @cached_property
     def bucket_key(self) -> tuple[str, ...]:
@@ -220,18 +221,20 @@ class KeyedTable:
         engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
-        """Add rows with these keys and nulls else where none are there; those that are stay as they are.
+        """Add rows with these keys and defaults, or nulls, where none are there; those that are stay as they are.
 
-        ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL.
+        ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL and
+        has no default.
         """
         shape = self.shape()
-        required = [c.name for c in shape.schema.columns if not c.nullable and c.name not in shape.key_schema.names]
+        others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
+        required = [c.name for c in others if not c.nullable and c.default is None]
         if required:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
         named = keys.rename_columns(list(shape.key_schema.names))  # who looked them up may know older names
-        rows = _padded(named, shape.schema)
+        rows = _padded(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
@@ -354,11 +357,12 @@ def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, .
         raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
     key = shape.key_schema.names
     chosen = {shape.schema.column(name).name for name in columns} - set(key)
-    missing = [c.name for c in shape.schema.columns if not c.nullable and c.name not in {*chosen, *key}]
+    others = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
+    missing = [c.name for c in others if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
             f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
-            "where a key is new it would be null; write whole rows"
+            "where a key is new it would be null; write whole rows, or give the column a default"
         )
     return tuple(name for name in shape.schema.names if name in chosen)
 
@@ -370,13 +374,14 @@ def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
     return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
 
 
-def _padded(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
     """All columns of the schema, null where the rows do not have them; what a deletion or a partial update lacks."""
+    schema = schema if with_defaults else without_defaults(schema)
     given = set(rows.schema.names)
     if len(given) == len(schema.names):
         return rows
     arrays = [
-        rows.column(c.name) if c.name in given else pa.chunked_array([pa.nulls(rows.num_rows, c.type)])
+        rows.column(c.name) if c.name in given else pa.chunked_array([default_values(c, rows.num_rows)])
         for c in schema.columns
     ]
     return pa.Table.from_arrays(arrays, names=list(schema.names))

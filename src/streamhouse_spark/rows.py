@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.column_defaults import default_values
 from streamhouse_spark.conversion import Conversion, check_text, holds_text, refuse_column
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
@@ -26,17 +27,28 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
     ``older`` are the schemas that the table had, so that an error can say what became of a column.
 
     ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
-    the Arrow C stream interface, or a list of dicts. Missing nullable columns become null. A pandas index is not a
-    column. Rows already in the schema pass through without a copy.
+    the Arrow C stream interface, or a list of dicts. A missing column gets its default, or null where it has none. A
+    pandas index is not a column. Rows already in the schema pass through without a copy.
 
-    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing or null NOT NULL column, and
-    a value that cannot be converted without loss, or a text that is no UTF-8.
+    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
+    a null in a NOT NULL column, and a value that cannot be converted without loss, or a text that is no UTF-8.
+    """
+    return filled(rows, schema, table=table, older=older)[0]
+
+
+def filled(
+    rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
+) -> tuple[pa.Table, frozenset[int]]:
+    """As `coerce`, and which columns the rows lack: a default stands in them, which may change before they are stored.
+
+    Of a list of dicts these are the columns that some dict lacks.
     """
     source = _source_of(rows, table)
+    missing: frozenset[int] = frozenset()
     if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
         result = source.table
     else:
-        result = _aligned(source, schema, table, older or {})
+        result, missing = _aligned(source, schema, table, older or {})
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
@@ -45,7 +57,7 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
             )
         if holds_text(column.type):
             check_text(values, table, column.name)
-    return result
+    return result, missing
 
 
 def can_be_read_again(rows: Any) -> bool:
@@ -55,12 +67,17 @@ def can_be_read_again(rows: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A user's rows, column by column. ``get`` gives Arrow data, or a list of Python values."""
+    """A user's rows, column by column. ``get`` gives Arrow data, or a list of Python values.
+
+    It is also told what stands for the column in rows that lack it, which only dicts can.
+    """
 
     names: Sequence[str]
     num_rows: int
-    get: Callable[[str], Any]
+    get: Callable[[str, Any], Any]
     table: pa.Table | None = None
+    incomplete: frozenset[str] = frozenset()
+    """Names that only some of the rows have."""
 
 
 def _source_of(rows: Any, table: str) -> _Source:
@@ -77,7 +94,7 @@ def _source_of(rows: Any, table: str) -> _Source:
     elif not isinstance(rows, pa.Table) and hasattr(rows, "__arrow_c_stream__"):
         rows = pa.table(rows)
     if isinstance(rows, pa.Table):
-        return _Source(rows.column_names, rows.num_rows, rows.column, rows)
+        return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
     found = type(rows)
     hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(found.__name__, "")
     raise SchemaMismatchError(
@@ -94,7 +111,14 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
                 f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value",
             )
     names = list(dict.fromkeys(chain.from_iterable(rows)))
-    return _Source(_text_names(names, table), len(rows), lambda name: [row.get(name) for row in rows])
+    is_complete = sum(map(len, rows)) == len(rows) * len(names)
+    incomplete = () if is_complete else (name for name in names if any(name not in row for row in rows))
+    return _Source(
+        _text_names(names, table),
+        len(rows),
+        lambda name, absent: [row.get(name, absent) for row in rows],
+        incomplete=frozenset(incomplete),
+    )
 
 
 def _is_pandas_frame(rows: Any) -> bool:
@@ -104,7 +128,7 @@ def _is_pandas_frame(rows: Any) -> bool:
 
 
 def _source_of_pandas(frame: Any, table: str) -> _Source:
-    def get(name: str) -> Any:
+    def get(name: str, _: Any) -> Any:
         series = frame[name]
         if series.dtype == object:
             return series.where(series.notna(), None).tolist()
@@ -120,7 +144,9 @@ def _text_names(names: list[Any], table: str) -> list[str]:
     return names
 
 
-def _aligned(source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]) -> pa.Table:
+def _aligned(
+    source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]
+) -> tuple[pa.Table, frozenset[int]]:
     given: dict[str, str] = {}
     for name in source.names:
         column = schema.find(name)
@@ -132,18 +158,20 @@ def _aligned(source: _Source, schema: TableSchema, table: str, older: Mapping[in
         if other is not name or source.names.count(name) > 1:
             refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")
     arrays = [_column_values(source, given.get(column.name), column, table) for column in schema.columns]
-    return pa.Table.from_arrays(arrays, schema=schema.arrow)
+    whole = {name for name, said in given.items() if said not in source.incomplete}
+    missing = frozenset(column.id for column in schema.columns if column.name not in whole)
+    return pa.Table.from_arrays(arrays, schema=schema.arrow), missing
 
 
 def _column_values(source: _Source, name: str | None, column: Column, table: str) -> Any:
     if name is None:
-        if not column.nullable and source.num_rows:
+        if not column.nullable and column.default is None and source.num_rows:
             refuse_column(
                 table, column.name, f"is NOT NULL and missing in the rows, which have {', '.join(source.names)}"
             )
-        return pa.nulls(source.num_rows, column.type)
+        return default_values(column, source.num_rows)
     conversion = Conversion(table, column.name)
-    values = source.get(name)
+    values = source.get(name, column.default_scalar.as_py())
     if isinstance(values, list):
         return conversion.from_python(values, column.type)
     if values.type.equals(column.type, check_metadata=True):

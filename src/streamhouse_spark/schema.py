@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark import ddl
+from streamhouse_spark import constants, ddl
+from streamhouse_spark.constants import Constant
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.model import is_unicode
 
@@ -51,15 +52,47 @@ class Column:
     """A canonical Arrow type, see `streamhouse_spark.ddl`."""
     nullable: bool = True
     comment: str | None = None
+    default: Constant | None = None
+    """What takes the place of the column in new rows whose writer does not name it; None: null does."""
+
+    @property
+    def default_scalar(self) -> pa.Scalar:
+        """The default as a value of the column's type, null where there is none."""
+        return pa.scalar(None, self.type) if self.default is None else constants.from_json(self.default, self.type)
+
+    @property
+    def default_sql(self) -> str | None:
+        return None if self.default is None else constants.to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        found = {
             "id": self.id,
             "name": self.name,
             "type": ddl.type_name(self.type),
             "nullable": self.nullable,
             "comment": self.comment,
         }
+        return found if self.default is None else {**found, "default": self.default}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Raises `SchemaMismatchError`, or ``KeyError`` where a member is missing."""
+        column = cls(
+            found["id"],
+            found["name"],
+            ddl.parse_type(found["type"]),
+            found["nullable"],
+            found.get("comment"),
+            found.get("default"),
+        )
+        try:
+            _ = column.default_scalar
+        except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
+            raise SchemaMismatchError(
+                f"column '{column.name}' of type {found['type']} has the default {found['default']!r}, which is none: "
+                f"{error}"
+            ) from None
+        return column
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +126,8 @@ class TableSchema:
         """The schema of a new table, from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
-        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, …
+        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
+        clause, or Spark's metadata of one, has to be a constant.
 
         Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
         """
@@ -101,24 +135,24 @@ class TableSchema:
         for column in columns:
             check_column_name(column.name)
         return cls(
-            tuple(Column(i, c.name, c.type, c.nullable, c.comment) for i, c in enumerate(columns, start=1)),
+            tuple(
+                Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c)) for i, c in enumerate(columns, start=1)
+            ),
         )
 
     @classmethod
     def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
         """What `to_json` gave. Raises `SchemaMismatchError`, or ``KeyError`` where a member is missing."""
-        return cls(
-            tuple(
-                Column(c["id"], c["name"], ddl.parse_type(c["type"]), c["nullable"], c.get("comment")) for c in columns
-            ),
-        )
+        return cls(tuple(Column.from_json(column) for column in columns))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [column.to_json() for column in self.columns]
 
     def ddl(self) -> str:
         """Spark DDL of the columns, on one line; Spark and `of` read it back."""
-        return ddl.columns_ddl([ddl.DdlColumn(c.name, c.type, c.nullable, c.comment) for c in self.columns])
+        return ddl.columns_ddl(
+            [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql) for c in self.columns]
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -269,6 +303,10 @@ def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
     raise SchemaMismatchError(
         f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType",
     )
+
+
+def _default_of(column: ddl.DdlColumn) -> Constant | None:
+    return None if column.default is None else constants.parse(column.default, column.type, column.name)
 
 
 def _arrow_comment(arrow: pa.Field) -> str | None:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
-from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
@@ -31,7 +29,7 @@ from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
 from streamhouse_spark.storage import Storage
-from streamhouse_spark.table_alteration import alter_table, forget_transactions
+from streamhouse_spark.table_alteration import AlterableTable, forget_transactions
 from streamhouse_spark.table_staging import TableStaging
 from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
 
@@ -40,12 +38,11 @@ if TYPE_CHECKING:
     from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
-    from streamhouse_spark.schema import SparkSchema
 
 logger = logging.getLogger(__name__)
 
 
-class Table:
+class Table(AlterableTable):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 
     Safe for use by several threads. A table that was dropped and created again under the same name is another table:
@@ -150,8 +147,9 @@ class Table:
         """Add rows; durable and visible to everybody when this returns, all of them or none.
 
         ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts; columns
-        match by name. Returns the offsets that the rows got. With a ``transaction`` that is already stored nothing is
-        added, and the offsets of its first commit are returned.
+        match by name, and one that the rows lack has its default in them, or null. Returns the offsets that the rows
+        got. With a ``transaction`` that is already stored nothing is added, and the offsets of its first commit are
+        returned.
 
         Raises:
             SchemaMismatchError: before anything is written; names the column.
@@ -170,10 +168,10 @@ class Table:
         By default the last row of a key takes the place of the one that is there. ``rows`` are as for `append`; where
         a key is in them several times they count in their order, and the changelog has one net change. ``columns``
         makes it a partial update: only these and the primary key are in the rows, the others stay as they are, or
-        null where the key is new. Durable and visible to everybody when this returns, all rows or none; other writers
-        may write at the same time. Returns the offsets of the changes in the changelog, which has none for a row that
-        stays as it is. With a ``transaction`` that is already stored nothing is changed, and the offsets of its first
-        commit are returned, also where columns are aggregated.
+        have their default, else null, where the key is new. Durable and visible to everybody when this returns, all
+        rows or none; other writers may write at the same time. Returns the offsets of the changes in the changelog,
+        which has none for a row that stays as it is. With a ``transaction`` that is already stored nothing is changed,
+        and the offsets of its first commit are returned, also where columns are aggregated.
 
         Raises as `append`; `InvalidOptionError` for a table without a primary key, and where its merge engine takes
         whole rows only.
@@ -262,52 +260,6 @@ class Table:
                 self.merge_inline()
             except StreamhouseError as error:
                 logger.warning("inline rows of %s were not merged, the next append tries again: %s", self.name, error)
-
-    def alter(
-        self,
-        *,
-        add_columns: pa.Schema | str | SparkSchema | None = None,
-        comments: Mapping[str, str | None] | None = None,
-        set_properties: Mapping[str, str] | None = None,
-        unset_properties: Sequence[str] = (),
-        rename_columns: Mapping[str, str] | None = None,
-        drop_columns: Sequence[str] = (),
-        widen_columns: Mapping[str, pa.DataType | str] | None = None,
-    ) -> None:
-        """Change columns and properties, all of it or nothing. **Commit point:** one record.
-
-        New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
-        to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
-        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column
-        of theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go
-        on. ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
-
-        Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
-        NULL, a type that does not hold every older value; `InvalidOptionError` for unknown or impossible properties,
-        and for columns whose role does not let them be changed so.
-        """
-        columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
-        alter_table(self, Alteration.of(add_columns, comments, set_properties, unset_properties, columns))
-
-    def add_columns(self, columns: pa.Schema | str | SparkSchema) -> None:
-        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
-        self.alter(add_columns=columns)
-
-    def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name, as `alter` does; what properties say of it follows."""
-        self.alter(rename_columns={name: new_name})
-
-    def drop_column(self, *names: str) -> None:
-        """Drop columns, as `alter` does. A column of that name that is added later is another one."""
-        self.alter(drop_columns=names)
-
-    def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
-        """Give a column a type that holds all its values, as `alter` does: ``widen_column("n", "bigint")``."""
-        self.alter(widen_columns={name: new_type})
-
-    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
-        """Set and unset properties, as `alter` does."""
-        self.alter(set_properties=changed, unset_properties=removed)
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""

@@ -11,13 +11,13 @@ from streamhouse_spark.log.staging import Routing, Staged, Stager
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.properties import parse_properties
-from streamhouse_spark.rows import can_be_read_again, coerce
+from streamhouse_spark.rows import can_be_read_again, filled
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
 
 SCHEMA_CHANGES_MAX = 10
-"""How often an append begins again because columns were renamed or dropped meanwhile."""
+"""How often an append begins again because columns or defaults changed meanwhile."""
 
 
 class TableStaging:
@@ -29,7 +29,7 @@ class TableStaging:
         self._lock = threading.Lock()
 
     def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
-        """Stage and commit rows; again where columns were renamed or dropped meanwhile."""
+        """Stage and commit rows; again where columns were renamed or dropped, or defaults changed meanwhile."""
         for _ in range(SCHEMA_CHANGES_MAX):
             staged = self.staged(rows)
             try:
@@ -44,13 +44,13 @@ class TableStaging:
         table = self._table
         state = table.state
         try:
-            coerced = coerce(rows, state.schema, table=table.name, older=state.schemas)
+            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
         except SchemaMismatchError:
             known, state = state, table.refresh()
             if state.schema_id == known.schema_id or not can_be_read_again(rows):
                 raise
-            coerced = coerce(rows, state.schema, table=table.name, older=state.schemas)
-        return self.stager(state).stage(coerced)
+            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
+        return self.stager(state).stage(coerced, missing)
 
     def stager(self, state: TableState) -> Stager:
         """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.adoption import AdoptReport, adopt_table
 from streamhouse_spark.clock import World
@@ -189,20 +189,23 @@ class Warehouse:
         partition_by: Sequence[str] = (),
         buckets: int | None = None,
         properties: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         if_not_exists: bool = False,
     ) -> Table:
         """Create a table, its database and, if need be, the warehouse.
 
         ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
         ``bucket.num``. A ``primary_key``, of columns that thereby are NOT NULL, makes a table that takes upserts and
-        deletes; without ``bucket.key`` its first column beside the partition columns is the bucket key.
+        deletes; without ``bucket.key`` its first column beside the partition columns is the bucket key. ``defaults``
+        maps columns to a constant that takes the place of a column that a new row's writer does not name, as a
+        ``DEFAULT`` clause does; a null that is given stays null.
         **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned as it is.
         """
         path = parse_table_name(name).require_table("create")
-        create = create_action(path, schema, primary_key, partition_by, buckets, properties)
+        create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         self._ensure()
         names.create_database(self._storage, path.database, self._world)
         for _ in range(_NAME_RACES_MAX):

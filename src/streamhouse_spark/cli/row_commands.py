@@ -20,7 +20,7 @@ from streamhouse_spark.log.metadata_columns import with_metadata
 from streamhouse_spark.log.staging import Staged, gathered
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.options import parse_write_options
-from streamhouse_spark.rows import coerce
+from streamhouse_spark.rows import filled
 from streamhouse_spark.table import Table
 from streamhouse_spark.tail import added_fields, logged, start_offsets
 from streamhouse_spark.values import parse_timestamp_ms
@@ -280,8 +280,8 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
-                rows = coerce(piece, table.state.schema, table=table.name, older=table.state.schemas)
-                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows))
+                rows, missing = filled(piece, table.state.schema, table=table.name, older=table.state.schemas)
+                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:
         return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.column_defaults import same_defaults, without_defaults
 from streamhouse_spark.conversion import refuse_column
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
@@ -86,6 +87,8 @@ class KeyedStagingPlan:
     routing: Routing
     is_clustered: bool
     """Whether Spark was asked to give a task all rows of its buckets."""
+    missing: frozenset[int] = frozenset()
+    """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
 
     @classmethod
     def of(
@@ -124,11 +127,12 @@ class KeyedStagingPlan:
             routing,
             is_clustered,
         )
+        names = {name.casefold() for name in given.names}
+        plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
         empty = pa.schema([f.remove_metadata() for f in given]).empty_table()
         coerce(empty, plan.given, table=table.name, older=state.schemas)
-        names = {name.casefold() for name in given.names}
         for column in plan.given.columns:
-            if not column.nullable and column.name.casefold() not in names:
+            if not column.nullable and column.default is None and column.name.casefold() not in names:
                 refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
         return plan
 
@@ -161,7 +165,22 @@ class KeyedStagingPlan:
         found: dict[int, list[StagedSegment]] = {}
         for segment in segments:
             found.setdefault(segment.segment.bucket, []).append(segment)
-        return {bucket: partial(_read, table, self.schema, of_bucket) for bucket, of_bucket in sorted(found.items())}
+        return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
+
+    def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> tuple[pa.Table, Bools]:
+        """Intents with the columns of a schema that is that of the table now, and which of them delete.
+
+        Raises `CommitConflictError` where their columns, or defaults in them, are no longer what they were.
+        """
+        filled = schema
+        if self.write.columns is not None:  # the others' defaults are those of the commit
+            given = {column.id for column in self.given.columns}
+            filled = TableSchema(tuple(column for column in schema.columns if column.id in given))
+        if not written_fits(self.schema, schema) or not same_defaults(self.schema, filled, self.missing):
+            raise altered_meanwhile(table.state)
+        batches = list(_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
+        rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
+        return rows.drop_columns([CHANGE_COLUMN.name]), rows.column(0).to_numpy() == _DELETE
 
     def _staged(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
@@ -178,7 +197,7 @@ class KeyedStagingPlan:
         upserted, deleted = np.flatnonzero(kinds == _UPSERT), np.flatnonzero(kinds == _DELETE)
         upserts = coerce(rows.take(pa.array(upserted)), self.given, table=self.table)
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
-        key_schema = self.schema.select(self.key)
+        key_schema = without_defaults(self.schema.select(self.key))
         deletes = coerce(rows.take(pa.array(deleted)).select(keys), key_schema, table=self.table)
         both = pa.concat_tables(
             [
@@ -246,20 +265,6 @@ def _committed(
             if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def _read(
-    table: Table, written_by: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
-) -> tuple[pa.Table, Bools]:
-    """Intents with the columns of a schema that is that of the table now, and which of them delete.
-
-    Raises `CommitConflictError` where their columns are no longer what they were.
-    """
-    if not written_fits(written_by, schema):
-        raise altered_meanwhile(table.state)
-    batches = list(_batches(table, _intent_schema(written_by), segments, _intent_schema(schema)))
-    rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
-    return rows.drop_columns([CHANGE_COLUMN.name]), rows.column(0).to_numpy() == _DELETE
 
 
 def _batches(

@@ -21,6 +21,8 @@ from streamhouse_spark.values import nearest
 
 BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16
+_EXISTING_METADATA = "EXISTS_DEFAULT"
+"""Where Spark keeps what a column is in files that lack it, as SQL."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
@@ -35,14 +37,33 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def offered_schema(available: pa.Schema, table: TableSchema) -> StructType:
-    """What a read without ``.schema(…)`` gives, with the table's comments."""
+def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool = False) -> StructType:
+    """What a read without ``.schema(…)`` gives, with the table's comments.
+
+    With ``defaults`` also with what Spark fills in where a statement leaves a column out; in files that lack a column
+    it is null.
+    """
     offered = compat.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
         column = table.find(field.name)
         if column is not None and column.comment is not None and column.type.equals(field.type):
             shown.metadata = {"comment": column.comment}
+        if defaults and column is not None and column.default_sql is not None:
+            shown.metadata = {**shown.metadata, ddl.DEFAULT_METADATA: column.default_sql, _EXISTING_METADATA: "NULL"}
     return offered
+
+
+def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
+    """The JSON of a ``StructType`` without defaults, and the defaults of its columns, in SQL."""
+    struct = json.loads(schema)
+    defaults = {}
+    for field in struct["fields"]:
+        metadata = field.get("metadata") or {}
+        if ddl.DEFAULT_METADATA in metadata:
+            defaults[field["name"]] = metadata[ddl.DEFAULT_METADATA]
+        kept = {k: v for k, v in metadata.items() if k not in (ddl.DEFAULT_METADATA, _EXISTING_METADATA)}
+        field["metadata"] = kept
+    return json.dumps(struct), defaults
 
 
 def requested_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
 from streamhouse_spark.properties import parse_properties
-from streamhouse_spark.rows import coerce
+from streamhouse_spark.rows import filled
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 
@@ -62,7 +62,7 @@ class StagingPlan:
         Raises `SchemaMismatchError` for values that do not fit.
         """
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
-        parts = [stager.stage(coerce(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
+        parts = [stager.stage(*filled(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
         return StagedMessage(gathered(parts) if parts else None, query_id)
 
 

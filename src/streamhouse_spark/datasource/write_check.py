@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
@@ -28,7 +30,8 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
     try:
         table = connection.table(str(path))
     except TableNotFoundError as error:
-        ddl = _nullable(TableSchema.of(schema)).ddl()
+        bare = StructType.fromJson(json.loads(split_defaults(schema.json())[0]))
+        ddl = _nullable(TableSchema.of(bare)).ddl()
         raise TableNotFoundError(
             f"{error} To make it for these rows: CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
             f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
@@ -46,7 +49,7 @@ def check_fits(frame: StructType, state: TableState, name: str) -> None:
     given = compat.arrow_schema_of(frame)
     names = {f.name.casefold() for f in given}
     for column in state.schema.columns:
-        if not column.nullable and column.name.casefold() not in names:
+        if not column.nullable and column.default is None and column.name.casefold() not in names:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
                 f"{', '.join(given.names)}",

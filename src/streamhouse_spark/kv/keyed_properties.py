@@ -97,7 +97,10 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
                 aggregate = keyed.aggregates.get(column.name, Aggregate(DEFAULT_FUNCTION))
                 fold = fold_of(aggregate.function, column.name, column.type, delimiter=aggregate.delimiter)
                 folds[place_of[column.name]] = fold
-    return ColumnwiseMerge(key_places, folds, None if chosen is None else frozenset(place_of[c] for c in chosen))
+    if chosen is None:
+        return ColumnwiseMerge(key_places, folds)
+    defaults = {place_of[c.name]: c.default_scalar for c in schema.columns if c.default is not None}
+    return ColumnwiseMerge(key_places, folds, frozenset(place_of[name] for name in chosen), defaults)
 
 
 def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:

@@ -1,18 +1,19 @@
 """Merge engines: what the rows of a batch make of the rows that are there. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
-partial update names its target columns; the others stay as they are. A deletion with target columns makes these null,
-and removes the row where no other column but the key has a value.
+partial update names its target columns; the others stay as they are, and have their defaults where the row is new. A
+deletion with target columns makes these null, and removes the row where no other column but the key has a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 from streamhouse_spark.kv.aggregation import Fold, last_value
@@ -34,6 +35,8 @@ class ColumnwiseMerge:
     folds: Mapping[int, Fold]
     """Position → fold; the default is that the last value wins, null or not."""
     targets: Collection[int] | None = None
+    defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
+    """Position → what a column that is no target has in a row that was not there; without it null."""
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         kept = self._kept(batch, old)
@@ -45,11 +48,17 @@ class ColumnwiseMerge:
             elif self._is_target(i):
                 columns.append(self._folded(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
-                columns.append(_where(kept, before))
+                columns.append(self._untouched(i, before, kept, there & ~kept))
         return KeyedRows(tuple(columns), there)
 
     def _is_target(self, column: int) -> bool:
         return self.targets is None or column in self.targets
+
+    def _untouched(self, column: int, before: pa.Array, kept: Bools, is_new: Bools) -> pa.Array:
+        values = _where(kept, before)
+        if column in self.defaults and is_new.any():
+            values = pc.if_else(pa.array(is_new), self.defaults[column], values)
+        return values
 
     def _kept(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
         """Which rows are there whatever the batch writes behind its deletions."""

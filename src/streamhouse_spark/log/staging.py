@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
+from streamhouse_spark.column_defaults import same_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
@@ -51,6 +52,8 @@ class Staged:
     segments: tuple[StagedSegment, ...]
     staged_ms: int
     """Store time at which staging began."""
+    missing: frozenset[int] = frozenset()
+    """Columns that the rows lacked when they came in, and that the schema's defaults stand in."""
 
     @property
     def num_rows(self) -> int:
@@ -92,8 +95,8 @@ class Stager:
         self._inline_bytes_max = inline_bytes_max
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
-    def stage(self, rows: pa.Table) -> Staged:
-        """Stage all rows; durable when this returns, visible when committed."""
+    def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
+        """Stage all rows; durable when this returns, visible when committed. ``missing``: as `Staged` has it."""
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
@@ -101,7 +104,7 @@ class Stager:
                 staged = self._as_objects(rows)
         else:
             staged = self._as_objects(rows)
-        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms)
+        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
@@ -168,7 +171,8 @@ def gathered(staged: Iterable[Staged]) -> Staged:
     if any(p.table_uuid != first.table_uuid for p in parts):
         raise CommitConflictError("rows were staged for different tables; was the table dropped and created again?")
     segments = tuple(s for p in parts for s in p.segments)
-    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts))
+    missing = frozenset[int]().union(*(p.missing for p in parts))
+    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing)
 
 
 def commit_staged(
@@ -233,7 +237,8 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
             "and created again; stage them anew",
         )
     for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
-        if not written_fits(state.schemas[schema_id], state.schema):
+        written = state.schemas[schema_id]
+        if not written_fits(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
             raise altered_meanwhile(state)
     condemned = [
         s.segment.uuid
@@ -250,7 +255,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 def altered_meanwhile(state: TableState) -> CommitConflictError:
     """For rows that do not `written_fits`."""
     return CommitConflictError(
-        f"{state.name}: its columns were renamed or dropped while rows were written; nothing was written, "
+        f"{state.name}: its columns or their defaults were changed while rows were written; nothing was written, "
         f"write them again by its columns {', '.join(state.schema.names)}",
     )
 

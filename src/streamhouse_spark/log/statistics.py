@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.constants import from_json, value_to_json
+
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
 
@@ -64,19 +66,6 @@ def collect_partitions(
     return tuple(zip(*columns, strict=True))
 
 
-def value_to_json(value: Any) -> Any:
-    """A scalar as records hold it: decimals and floats that are no numbers as text, bytes as hexadecimal."""
-    match value:
-        case decimal.Decimal():
-            return str(value)
-        case bytes():
-            return value.hex()
-        case float() if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN
-            return repr(value)
-        case _:
-            return value
-
-
 def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Expression) -> bool:
     """False only if no row with these statistics can satisfy the filter.
 
@@ -107,20 +96,9 @@ def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expressi
             part = field.is_null()
         else:
             data_type = schema.field(index).type
-            above, below = field >= stat_scalar(low, data_type), field <= stat_scalar(high, data_type)
+            above, below = field >= from_json(low, data_type), field <= from_json(high, data_type)
             if nulls:  # said of each bound: Arrow looks no deeper
                 above, below = above | field.is_null(), below | field.is_null()
             part = above & below
         combined = part if combined is None else combined & part
     return combined
-
-
-def stat_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
-    """A bound of `collect_stats` as a scalar of the column's type."""
-    if pa.types.is_date32(data_type):
-        return pa.scalar(value, pa.int32()).cast(data_type)
-    if pa.types.is_timestamp(data_type):
-        return pa.scalar(value, pa.int64()).cast(data_type)
-    if pa.types.is_decimal(data_type):
-        return pa.scalar(decimal.Decimal(value), data_type)
-    return pa.scalar(value, data_type)

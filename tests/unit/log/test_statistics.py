@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from streamhouse_spark.constants import from_json
 from streamhouse_spark.log.statistics import (
     PARTITIONS_MAX,
     STRING_CHARS_MAX,
     collect_partitions,
     collect_stats,
     may_match,
-    stat_scalar,
 )
 
 D = decimal.Decimal
@@ -64,7 +64,7 @@ def test_bounds_come_back_as_they_were(kind):
     values = [1, 100] if kind != pa.string() else ["a", "b"]
     array = pa.array(values, pa.int32() if kind == pa.date32() else None).cast(kind)
     low, high, _ = stats_of(array, kind)
-    assert [stat_scalar(low, kind), stat_scalar(high, kind)] == [array[0], array[1]]
+    assert [from_json(low, kind), from_json(high, kind)] == [array[0], array[1]]
 
 
 def test_many_columns_and_rows_without_any():

@@ -212,7 +212,8 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
 
   @Override
   public Set<TableCatalogCapability> capabilities() {
-    return EnumSet.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
+    return EnumSet.of(
+        TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT, TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
   // -- calls ---------------------------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
 
   /** A table as Spark describes it to those who create or replace it. */
   private static ObjectNode described(Identifier identifier, TableInfo info) {
-    ObjectNode arguments = named(identifier).put("schema", info.schema().json());
+    ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(Json.transform(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
@@ -418,6 +419,11 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
       }
     }
     return arguments;
+  }
+
+  /** Where a timestamp without zone, such as that of a default, is a moment. */
+  private static String timeZone() {
+    return SQLConf.get().sessionLocalTimeZone();
   }
 
   /** CREATE TABLE … AS SELECT: the table is there before its rows are, and goes again where they fail. */
@@ -463,7 +469,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
 
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
-    ObjectNode arguments = named(identifier);
+    ObjectNode arguments = named(identifier).put("time_zone", timeZone());
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(Json.change(change));
     try {
@@ -708,7 +714,10 @@ final class Json {
     }
     if (change instanceof TableChange.DeleteColumn) return node.put("change", "delete_column");
     if (change instanceof TableChange.UpdateColumnPosition) return node.put("change", "update_position");
-    if (change instanceof TableChange.UpdateColumnDefaultValue) return node.put("change", "update_default");
+    if (change instanceof TableChange.UpdateColumnDefaultValue) {
+      String sql = ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue();
+      return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
+    }
     return node.put("change", "other").put("text", change.getClass().getSimpleName());
   }
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from streamhouse_spark.column_defaults import parsed_default
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.databases import require_database
 from streamhouse_spark.datasource.catalog.table_description import STATUS_PREFIX
@@ -21,10 +22,12 @@ from streamhouse_spark.paths import DEFAULT_DATABASE
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _REFUSED: Final = {
     "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
-    "update_default": "DEFAULT values are not stored: a lake that other engines read cannot give them to rows that are "
-    "there; write the value in the query",
 }
-_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments and properties changed"
+_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments, defaults and properties changed"
+_NEW_DEFAULT: Final = (
+    "DEFAULT of a new column would be the value of the rows that are there too, which other engines that read the lake "
+    "cannot be told; leave it out, and give the column its default for new rows by ALTER COLUMN … SET DEFAULT"
+)
 _NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
 _DROP_NOT_NULL: Final = f"readers rely on its having no null; {_COPY}"
 _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
@@ -39,6 +42,8 @@ class _Changes:
     dropped: list[str] = field(default_factory=list)
     widened: dict[str, pa.DataType] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
+    defaults: dict[str, str | None] = field(default_factory=dict)
+    """As SQL; None takes one away."""
     set_properties: dict[str, str] = field(default_factory=dict)
     unset_properties: list[str] = field(default_factory=list)
 
@@ -59,6 +64,10 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         rename_columns=changes.renamed,
         drop_columns=changes.dropped,
         widen_columns=changes.widened,
+        defaults={
+            name: parsed_default(table.state.schema, name, sql, args.get("time_zone"))
+            for name, sql in changes.defaults.items()
+        },
     )
     return {}
 
@@ -83,16 +92,12 @@ def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> N
             changes.widened[_column(path, change["path"])] = _type(change["type"])
         case "update_comment":
             changes.comments[_column(path, change["path"])] = change.get("comment")
+        case "update_default":
+            changes.defaults[_column(path, change["path"])] = change.get("default")
         case "update_nullability":
             _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
         case kind:
-            _refuse(
-                path,
-                change,
-                _REFUSED.get(
-                    kind, "columns can be added, renamed, dropped and widened, comments and properties changed"
-                ),
-            )
+            _refuse(path, change, _REFUSED.get(kind, _POSSIBLE))
 
 
 def _require_own(path: TablePath, name: str) -> None:
@@ -109,7 +114,7 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
             path, change, f"a new column stands behind all others; leave {where} out, and order columns in the query"
         )
     if change.get("default") is not None:
-        _refuse(path, change, "DEFAULT values are not stored; leave it out, and write the value in the query")
+        _refuse(path, change, _NEW_DEFAULT)
     comment = change.get("comment")
     return {
         "name": name,

@@ -15,6 +15,7 @@ from streamhouse_spark.datasource.catalog.scan import load
 from streamhouse_spark.datasource.catalog.tables import table_properties
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -31,7 +32,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     _require_same_shape(table, args)
     loaded = load(connection, {"database": args["database"], "table": args["table"]})
     fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
-    names = TableSchema.of(StructJson(args["schema"])).names
+    names = TableSchema.of(StructJson(split_defaults(args["schema"])[0])).names
     unknown = [name for name in names if name.casefold() not in fields]
     if unknown:
         raise SchemaMismatchError(

@@ -66,7 +66,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "name": pin.name,
         "uuid": pin.uuid,
         "version": pin.version,
-        "schema": offered_schema(_columns(table, state, pin), state.schema).json(),
+        "schema": offered_schema(_columns(table, state, pin), state.schema, defaults=kind == "table").json(),
         "partitioning": partitioning_of(state) if shown else [],
         "properties": properties_of(table),
         "takes_updates": kind == "table" and _takes_updates(state),

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from streamhouse_spark.column_defaults import parsed_default
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.databases import require_database
 from streamhouse_spark.datasource.catalog.partitions import drop_rows, partition_rows
 from streamhouse_spark.datasource.catalog.table_description import PROVIDER, STATUS_PREFIX, properties_of
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import parse_database, parse_table_name
@@ -21,8 +23,6 @@ from streamhouse_spark.schema import TableSchema
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
 """What Spark adds to every CREATE TABLE."""
 _REFUSED_METADATA = {
-    "CURRENT_DEFAULT": "DEFAULT values are not stored; leave it out, and write the value in the query",
-    "EXISTS_DEFAULT": "DEFAULT values are not stored; leave it out, and write the value in the query",
     "GENERATION_EXPRESSION": "generated columns are not stored; leave it out, and compute the column in the query",
     "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
     "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
@@ -55,12 +55,15 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     require_database(warehouse, path.database)
+    schema, defaults = split_defaults(args["schema"])
+    columns = TableSchema.of(StructJson(schema))
     warehouse.create_table(
         str(path),
-        StructJson(args["schema"]),
+        StructJson(schema),
         primary_key=args.get("primary_key") or (),
         partition_by=partitioning.columns,
-        properties=_with_buckets(path, properties, partitioning.properties or {}, args["schema"]),
+        properties=_with_buckets(path, properties, partitioning.properties or {}, columns),
+        defaults={name: parsed_default(columns, name, sql, args.get("time_zone")) for name, sql in defaults.items()},
     )
     return {}
 
@@ -93,12 +96,11 @@ def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str
 
 
 def _with_buckets(
-    path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], schema: str
+    path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
     """``bucket(4, id)`` and the properties that say the same are one; raises `InvalidOptionError` where they differ."""
     if not buckets:
         return dict(properties)
-    columns = TableSchema.of(StructJson(schema))
     said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
     if said != meant:
         raise InvalidOptionError(

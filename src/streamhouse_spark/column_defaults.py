@@ -1,0 +1,80 @@
+"""Defaults of columns: what stands in new rows whose writer does not name a column. Pure, over Arrow columns.
+
+A default is a constant that takes the place of a column that a new row's writer does not name; rows written before stay
+as they are, and a null that is given stays null. So no reader needs to know of it, in the lake neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark import constants
+from streamhouse_spark.conversion import Conversion
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema import Column, TableSchema
+
+
+def check_defaults(defaults: object) -> Mapping[str, Any]:
+    """The mapping of columns to values. Raises `InvalidOptionError` for what is none."""
+    if not isinstance(defaults, Mapping | None) or not all(isinstance(name, str) for name in defaults or ()):
+        raise InvalidOptionError(f"defaults is {defaults!r}, expected a mapping of column names to values")
+    return dict(defaults or {})
+
+
+def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
+    """The schema with these columns' defaults: Python values or Arrow scalars; None takes one away.
+
+    Raises `SchemaMismatchError` for an unknown column, one of a nested type, and a value that does not fit its type.
+    """
+    chosen = {schema.column(name).id: _constant(schema.column(name), value) for name, value in defaults.items()}
+    return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
+
+
+def _constant(column: Column, value: Any) -> constants.Constant | None:
+    is_scalar = isinstance(value, pa.Scalar)
+    if value is None or (is_scalar and not value.is_valid):
+        return None
+    constants.require_plain(column.type, column.name)
+    conversion = Conversion("the default values", column.name)
+    if is_scalar:
+        return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
+    return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
+
+
+def parsed_default(schema: TableSchema, name: str, sql: str | None, time_zone: str | None = None) -> pa.Scalar:
+    """The constant that SQL says, as `with_defaults` takes it; no SQL is null.
+
+    Raises `SchemaMismatchError` for an unknown column and for what is no constant of its type.
+    """
+    column = schema.column(name)
+    value = constants.parse(sql, column.type, column.name, time_zone) if sql is not None else None
+    return replace(column, default=value).default_scalar
+
+
+def without_defaults(schema: TableSchema) -> TableSchema:
+    """For rows that are not written, such as keys to look for: what they lack is an error."""
+    return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
+
+
+def default_values(column: Column, num_rows: int) -> pa.Array:
+    """So many values of a column that the rows lack."""
+    if column.default is None:
+        return pa.nulls(num_rows, column.type)
+    return pa.repeat(column.default_scalar, num_rows)
+
+
+def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
+    """Whether rows that lack these columns, and were filled by an older schema, are what the current one makes of them.
+
+    Columns that the older schema does not have are missing too.
+    """
+    before = {column.id: column.default for column in written.columns}
+    return all(
+        column.default == before.get(column.id)
+        for column in current.columns
+        if column.id in missing or column.id not in before
+    )
