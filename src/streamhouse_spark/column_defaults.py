@@ -7,7 +7,7 @@ as they are, and a null that is given stays null. So no reader needs to know of 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,14 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema import Column, TableSchema
 
 
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A default as SQL says it: a literal, or NULL. See `streamhouse_spark.constants.parse`."""
+
+    sql: str
+    time_zone: str | None = None
+
+
 def check_defaults(defaults: object) -> Mapping[str, Any]:
     """The mapping of columns to values. Raises `InvalidOptionError` for what is none."""
     if not isinstance(defaults, Mapping | None) or not all(isinstance(name, str) for name in defaults or ()):
@@ -26,7 +34,7 @@ def check_defaults(defaults: object) -> Mapping[str, Any]:
 
 
 def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
-    """The schema with these columns' defaults: Python values or Arrow scalars; None takes one away.
+    """The schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None takes one away.
 
     Raises `SchemaMismatchError` for an unknown column, one of a nested type, and a value that does not fit its type.
     """
@@ -39,20 +47,12 @@ def _constant(column: Column, value: Any) -> constants.Constant | None:
     if value is None or (is_scalar and not value.is_valid):
         return None
     constants.require_plain(column.type, column.name)
+    if isinstance(value, SqlText):
+        return constants.parse(value.sql, column.type, column.name, value.time_zone)
     conversion = Conversion("the default values", column.name)
     if is_scalar:
         return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
     return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
-
-
-def parsed_default(schema: TableSchema, name: str, sql: str | None, time_zone: str | None = None) -> pa.Scalar:
-    """The constant that SQL says, as `with_defaults` takes it; no SQL is null.
-
-    Raises `SchemaMismatchError` for an unknown column and for what is no constant of its type.
-    """
-    column = schema.column(name)
-    value = constants.parse(sql, column.type, column.name, time_zone) if sql is not None else None
-    return replace(column, default=value).default_scalar
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:

@@ -39,6 +39,7 @@ from streamhouse_spark.warehouse import Warehouse
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
 KEYED = Path(__file__).parent / "v1-keyed"
+DEFAULTS = Path(__file__).parent / "v1-defaults"
 HOUR_MS = 3600 * 1000
 DDL = """
     id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
@@ -181,7 +182,26 @@ def build_keyed() -> MemoryStorage:
     return store
 
 
-BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed}
+def build_defaults() -> MemoryStorage:
+    """Defaults of every type that has some, of a table's first columns, given later and taken away; a checkpoint."""
+    clock = SimClock()
+    store = MemoryStorage(sim_world(6, clock), "golden")
+    wh = Warehouse("golden", storage=store, world=sim_world(6, clock))
+    (full,) = rows(1, 1)
+    flat = {name: value for name, value in full.items() if name not in ("id", "list", "tags", "nested")}
+    table = wh.create_table("filled", " ".join(DDL.split()), defaults=flat)
+    table.append([{"id": 1}])
+    clock.advance(1000)
+    table.alter(add_columns="nan DOUBLE, inf FLOAT", defaults={"inf": float("-inf"), "yes": None})
+    table.append([{"id": 2}])
+    table.log.checkpoint(table.refresh())
+    table.drop_default("raw")
+    table.append([{"id": 3}])
+    table.set_default("nan", float("nan"))
+    return store
+
+
+BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed, DEFAULTS: build_defaults}
 
 
 def shown(value: Any) -> Any:

@@ -15,6 +15,8 @@ from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
+from streamhouse_spark.column_defaults import SqlText
+from streamhouse_spark.ddl import type_name
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.system_tables import bucket_lags
 from streamhouse_spark.table import Table
@@ -139,17 +141,10 @@ def _render_description(table: Table, console: Console) -> None:
         ("last commit", found["commit"]),
     ):
         console.print(f"{label:<15} {value}", markup=False)
-    columns = pa.Table.from_pylist(
-        [
-            {"column": c["name"], "type": c["type"], "nullable": c["nullable"], "comment": c["comment"]}
-            for c in found["columns"]
-        ],
-        schema=pa.schema(
-            [(n, pa.bool_() if n == "nullable" else pa.string()) for n in ("column", "type", "nullable", "comment")]
-        ),
-    )
-    if columns["comment"].null_count == columns.num_rows:
-        columns = columns.drop_columns(["comment"])
+    shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]
+    names = ("column", "type", "nullable", "default", "comment")
+    columns = pa.table([pa.array(values) for values in zip(*shown, strict=True)], names=list(names))
+    columns = columns.drop_columns([n for n in names if columns[n].null_count == columns.num_rows])
     console.print()
     console.print(rich_table(columns))
     if found["properties"]:
@@ -251,6 +246,7 @@ def _schema_of_file(path: str) -> pa.Schema:
 streamhouse -w ./warehouse alter sales.orders --set table.datalake.freshness=30s --set table.log.ttl=1d
 streamhouse -w ./warehouse alter sales.orders --unset table.log.ttl
 streamhouse -w ./warehouse alter sales.orders --add-column "note STRING COMMENT 'why'" --comment amount='in euros'
+streamhouse -w ./warehouse alter sales.orders --default country="'CH'" --default note=NULL
 streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop-column day --widen-column qty=bigint
 """,
 )
@@ -294,6 +290,14 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     help="Set a column's comment; the table's own is --set comment=TEXT. May be given several times.",
 )
 @click.option(
+    "--default",
+    "defaults",
+    metavar="COLUMN=SQL",
+    multiple=True,
+    callback=take_pairs,
+    help="What new rows that lack a column have in it, such as country=\"'CH'\", or NULL. May be given several times.",
+)
+@click.option(
     "--set",
     "changed",
     metavar="KEY=VALUE",
@@ -319,16 +323,18 @@ def alter(
     dropped: Sequence[str],
     widened: Mapping[str, str],
     comments: Mapping[str, str],
+    defaults: Mapping[str, str],
     changed: Mapping[str, str],
     removed: list[str],
 ) -> None:
     """Change a table's columns and properties, all of it or nothing.
 
-    New columns may be null, and are null in the rows that are there. A column that is renamed, dropped or widened ends
-    streams and tails that read it; started again they go on. The lake follows with the next tiering round.
+    New columns may be null, and are null in the rows that are there, whatever their default. A column that is renamed,
+    dropped or widened ends streams and tails that read it; started again they go on. The lake follows with the next
+    tiering round.
     bucket.num, bucket.key and table.datalake.format are fixed when a table is created, because rows lie by them.
     """
-    are_columns = bool(added or renamed or dropped or widened or comments)
+    are_columns = any((added, renamed, dropped, widened, comments, defaults))
     if not (are_columns or changed or removed):
         raise click.UsageError("nothing to change: give columns, --comment, --set KEY=VALUE or --unset KEY; see --help")
     opened = session.warehouse.table(table)
@@ -340,6 +346,7 @@ def alter(
         rename_columns=renamed,
         drop_columns=dropped,
         widen_columns=widened,
+        defaults={name: SqlText(sql) for name, sql in defaults.items()},
     )
     if are_columns:
         ddl = opened.state.schema.ddl()

@@ -255,8 +255,8 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 def altered_meanwhile(state: TableState) -> CommitConflictError:
     """For rows that do not `written_fits`."""
     return CommitConflictError(
-        f"{state.name}: its columns or their defaults were changed while rows were written; nothing was written, "
-        f"write them again by its columns {', '.join(state.schema.names)}",
+        f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
+        f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
     )
 
 

@@ -211,6 +211,23 @@ def test_alter_columns(run, warehouse, orders):
     assert run("alter", "sales.orders", "--comment", "nope=x", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
 
 
+def test_alter_defaults(run, warehouse, orders):
+    table = warehouse.table("sales.orders")
+    found = run(
+        "alter", "sales.orders", "--default", "customer='a = b'", "--add-column", "n INT DEFAULT 5", "-o", "json"
+    ).document  # fmt: skip
+    assert [c.get("default") for c in found["columns"]] == [None, "a = b", None, None, 5]
+    table.append([{"order_id": 1}])
+    assert "'a = b'" in run("describe", "sales.orders").stdout
+    run("alter", "sales.orders", "--default", "customer=NULL", "--default", "m=6", "--rename-column", "n=m")
+    assert table.refresh().schema.columns[1].default is None
+    table.append([{"order_id": 2}])
+    found = table.to_arrow(columns=["order_id", "customer", "m"]).sort_by("order_id").to_pylist()
+    assert [tuple(row.values()) for row in found] == [(1, "a = b", 5), (2, None, 6)]
+    failed = run("alter", "sales.orders", "--default", "m=now()", code=1)
+    assert failed.stderr.startswith("SCHEMA_MISMATCH: column 'm': DEFAULT now() is no constant")
+
+
 def test_alter_columns_that_are_there(run, warehouse, orders):
     table = warehouse.table("sales.orders")
     table.append([{"order_id": 1, "customer": "ann", "amount": 1}])

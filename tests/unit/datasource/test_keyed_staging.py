@@ -242,6 +242,47 @@ class TestColumnsThatChangeWhileTasksRun:
             task.commit(messages)
         assert table.refresh() == before
 
+    @pytest.mark.parametrize("prepared_before", [True, False])
+    def test_another_default_is_a_conflict_only_where_the_rows_lack_the_column(self, wh, table, prepared_before):
+        table.alter(add_columns="more int", defaults={"m": 3})
+        task, parts = writer(wh), by_task(table, list(range(30)))
+        lacking = run(task, [batch(keys) for keys in parts])
+        if prepared_before:
+            assert all(message.prepared for message in lacking)
+        table.alter(defaults={"n": 8})  # the rows have it
+        if not prepared_before:
+            lacking = run(task, [batch(keys) for keys in parts])
+        task.commit(lacking)
+        table.refresh()
+        assert table.to_arrow()["m"].to_pylist() == [3] * 30
+        task = writer(wh)
+        lacking = run(task, [batch(keys) for keys in parts])
+        table.drop_default("m")
+        before = table.refresh()
+        with pytest.raises(CommitConflictError, match="or have other defaults now"):
+            task.commit(lacking)
+        assert table.refresh() == before
+        table.add_columns("late int", defaults={"late": 1})
+        with pytest.raises(CommitConflictError, match="or have other defaults now"):
+            task.commit(lacking)
+
+    def test_a_partial_update_has_the_defaults_of_its_commit(self, wh, table):
+        task = writer(wh, partialUpdate="true")
+        messages = run(task, [batch(keys) for keys in by_task(table, list(range(30)))])
+        table.alter(add_columns="late string", defaults={"m": 4, "late": "x"})
+        task.commit(messages)
+        table.refresh()
+        assert {(r["n"], r["m"], r["late"]) for r in table.to_arrow().to_pylist()} == {(1, 4, "x")}
+
+    def test_rows_that_lack_a_column_and_deletions(self, wh, table):
+        table.alter(add_columns="p string", defaults={"m": 3, "p": "x"})
+        frame = StructType([*FRAME.fields, StructField("op", StringType())])
+        task = writer(wh, frame=frame, rowKindColumn="op")
+        rows = batch([1, 2, 1, 3]).append_column("op", pa.array(["+I", "+I", "-D", "-D"]))
+        task.commit(run(task, [rows]))
+        table.refresh()
+        assert table.to_arrow().to_pylist() == [{"id": 2, "n": 1, "m": 3, "p": "x"}]
+
     def test_a_wider_type_and_a_new_column_are_brought_up(self, wh, table):
         table.upsert([{"id": i, "n": 0} for i in range(20)])
         task = writer(wh)

@@ -401,6 +401,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   /** A table as Spark describes it to those who create or replace it. */
   private static ObjectNode described(Identifier identifier, TableInfo info) {
     ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
+    arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(Json.transform(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
@@ -457,10 +458,15 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     }
   }
 
-  /** In Spark Connect the writer's plan runs later, and statements in SQL are told by who runs them. */
-  private static boolean writtenByDataFrame() {
+  private static List<String> callers() {
     List<String> calls = new ArrayList<>();
     StackWalker.getInstance().forEach(frame -> calls.add(frame.getClassName() + "#" + frame.getMethodName()));
+    return calls;
+  }
+
+  /** In Spark Connect the writer's plan runs later, and statements in SQL are told by who runs them. */
+  private static boolean writtenByDataFrame() {
+    List<String> calls = callers();
     boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
     return connect
         ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from streamhouse_spark.column_defaults import parsed_default
+from streamhouse_spark.column_defaults import SqlText
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.databases import require_database
 from streamhouse_spark.datasource.catalog.table_description import STATUS_PREFIX
@@ -42,8 +42,7 @@ class _Changes:
     dropped: list[str] = field(default_factory=list)
     widened: dict[str, pa.DataType] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
-    defaults: dict[str, str | None] = field(default_factory=dict)
-    """As SQL; None takes one away."""
+    defaults: dict[str, SqlText | None] = field(default_factory=dict)
     set_properties: dict[str, str] = field(default_factory=dict)
     unset_properties: list[str] = field(default_factory=list)
 
@@ -54,7 +53,7 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     table = connection.table(str(path))
     changes = _Changes()
     for change in args["changes"]:
-        _collect(path, change, changes)
+        _collect(path, change, changes, args.get("time_zone"))
     added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
     table.alter(
         add_columns=added,
@@ -64,15 +63,12 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         rename_columns=changes.renamed,
         drop_columns=changes.dropped,
         widen_columns=changes.widened,
-        defaults={
-            name: parsed_default(table.state.schema, name, sql, args.get("time_zone"))
-            for name, sql in changes.defaults.items()
-        },
+        defaults=changes.defaults,
     )
     return {}
 
 
-def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> None:
+def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None) -> None:
     match change["change"]:
         case "set_property":
             _require_own(path, change["name"])
@@ -93,7 +89,8 @@ def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> N
         case "update_comment":
             changes.comments[_column(path, change["path"])] = change.get("comment")
         case "update_default":
-            changes.defaults[_column(path, change["path"])] = change.get("default")
+            sql = change.get("default")
+            changes.defaults[_column(path, change["path"])] = None if sql is None else SqlText(sql, time_zone)
         case "update_nullability":
             _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
         case kind:

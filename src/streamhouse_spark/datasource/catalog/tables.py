@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.column_defaults import parsed_default
+from streamhouse_spark.column_defaults import SqlText
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.databases import require_database
 from streamhouse_spark.datasource.catalog.partitions import drop_rows, partition_rows
@@ -55,7 +55,8 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     require_database(warehouse, path.database)
-    schema, defaults = split_defaults(args["schema"])
+    schema, said = split_defaults(args["schema"])
+    defaults = {} if args.get("as_select") else said  # what a query reads may have defaults, which are not its rows'
     columns = TableSchema.of(StructJson(schema))
     warehouse.create_table(
         str(path),
@@ -63,7 +64,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
         primary_key=args.get("primary_key") or (),
         partition_by=partitioning.columns,
         properties=_with_buckets(path, properties, partitioning.properties or {}, columns),
-        defaults={name: parsed_default(columns, name, sql, args.get("time_zone")) for name, sql in defaults.items()},
+        defaults={name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()},
     )
     return {}
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource.connection import Connection
 
-MODULES = ("tables", "databases", "alter", "procedures")
+MODULES = ("tables", "databases", "alter", "procedures", "scan")
 
 
 @dataclass(frozen=True)

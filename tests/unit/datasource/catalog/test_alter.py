@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -73,11 +75,13 @@ def test_of_a_set_and_an_unset_of_one_property_the_last_counts(table, alter):
         ({"change": "update_nullability", "path": ["id"], "nullable": True}, InvalidOptionError, "readers rely"),
         ({"change": "update_nullability", "path": ["name"], "nullable": False}, InvalidOptionError, "may have null"),
         ({"change": "update_position", "path": ["name"], "position": "first"}, InvalidOptionError, "keep their order"),
-        ({"change": "update_default", "path": ["name"], "default": "'x'"}, InvalidOptionError, "DEFAULT"),
+        ({"change": "update_default", "path": ["name"], "default": "now()"}, SchemaMismatchError, "is no constant"),
+        ({"change": "update_default", "path": ["nope"], "default": "1"}, SchemaMismatchError, "no column 'nope'"),
+        ({"change": "update_default", "path": ["name", "x"], "default": "1"}, InvalidOptionError, "inside the column"),
         ({"change": "other", "text": "ClusterBy"}, InvalidOptionError, "columns can be added"),
         (add("x", position="first"), InvalidOptionError, "leave FIRST out"),
         (add("x", position={"after": "id"}), InvalidOptionError, "leave AFTER id out"),
-        (add("x", default="1"), InvalidOptionError, "DEFAULT"),
+        (add("x", default="1"), InvalidOptionError, "ALTER COLUMN … SET DEFAULT"),
         (add("x", nullable=False), SchemaMismatchError, "NOT NULL"),
         (add("ID"), SchemaMismatchError, "column 'id' already"),
         (add("_bucket"), SchemaMismatchError, "reserved"),
@@ -108,6 +112,28 @@ def test_columns_are_renamed_dropped_and_widened(catalog, table, alter):
     table.refresh()
     assert table.state.schema.ddl() == "id BIGINT NOT NULL, title STRING, n BIGINT"
     assert table.to_arrow().to_pylist() == [{"id": 1, "title": "a", "n": 7}]
+
+
+def test_defaults_are_set_and_dropped(catalog, table, alter):
+    alter(add("at", '"timestamp"'))
+    catalog.call(
+        "alter_table", database="sales", table="orders", time_zone="America/New_York",
+        changes=[
+            {"change": "update_default", "path": ["NAME"], "default": "'it''s'"},
+            {"change": "update_default", "path": ["at"], "default": "TIMESTAMP '2026-01-31 12:00:00'"},
+        ],
+    )  # fmt: skip
+    table.refresh()
+    shown = "id BIGINT NOT NULL, name STRING DEFAULT 'it\\'s', at TIMESTAMP DEFAULT TIMESTAMP '2026-01-31 17:00:00Z'"
+    assert table.state.schema.ddl() == shown
+    metadata = [
+        f["metadata"] for f in json.loads(catalog.call("load", database="sales", table="orders")["schema"])["fields"]
+    ]
+    assert metadata[1] == {"CURRENT_DEFAULT": "'it\\'s'", "EXISTS_DEFAULT": "NULL"}
+    assert metadata[0] == {}
+    alter({"change": "update_default", "path": ["name"], "default": None})
+    alter({"change": "update_default", "path": ["at"], "default": "NULL"})
+    assert "DEFAULT" not in table.refresh().schema.ddl()
 
 
 def test_a_column_named_as_the_lakes_bucket_is_refused(catalog):

@@ -122,7 +122,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(catalog, given, er
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"CURRENT_DEFAULT": "1", "EXISTS_DEFAULT": "1"}, "DEFAULT values are not stored"),
+        ({"CURRENT_DEFAULT": "now()", "EXISTS_DEFAULT": "1"}, "is no constant"),
         ({"GENERATION_EXPRESSION": "a + 1"}, "generated columns"),
         ({"__COLLATIONS": {"id": "icu.UNICODE_CI"}}, "COLLATE"),
     ],
@@ -132,6 +132,16 @@ def test_column_clauses_that_are_not_stored_are_refused(catalog, metadata, words
     schema["fields"][0]["metadata"] = metadata
     with pytest.raises(SchemaMismatchError, match=words):
         catalog.call("create_table", database="sales", table="t", schema=json.dumps(schema))
+
+
+@pytest.mark.parametrize("as_select", [False, True])
+def test_defaults_are_those_of_the_statement_not_of_what_it_reads(catalog, as_select):
+    schema = json.loads(struct("id bigint, n int"))
+    schema["fields"][0]["metadata"] = {"comment": "c"}
+    schema["fields"][1]["metadata"] = {"CURRENT_DEFAULT": "7", "EXISTS_DEFAULT": "7"}
+    catalog.call("create_table", database="sales", table="t", schema=json.dumps(schema), as_select=as_select)
+    column = catalog.connection.table("sales.t").state.schema.columns[1]
+    assert column.default == (None if as_select else 7)
 
 
 def test_a_table_needs_its_database_and_a_free_name(catalog):
