@@ -1,9 +1,10 @@
 """Random histories of tables with a primary key through the public API, against a dictionary.
 
 Several processes on hosts of their own write, delete, update parts, overwrite, truncate, add, rename, drop and widen
-columns, look up, maintain (snapshots by key, trimming, merging, cleaning), lose their caches, and meet failing calls of
-the storage. After each step what one of them reads is what the dictionary holds, and after each round what DuckDB, or
-of a Paimon lake pypaimon, reads in the lake; at the end the union read, lookups, and the folded changelog all are.
+columns, give them defaults and leave them out, look up, maintain (snapshots by key, trimming, merging, cleaning), lose
+their caches, and meet failing calls of the storage. After each step what one of them reads is what the dictionary
+holds, and after each round what DuckDB, or of a Paimon lake pypaimon, reads in the lake; at the end the union read,
+lookups, and the folded changelog all are.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class History:
         self.storage = LocalStorage(str(self.path), fsync=False, world=world) if lake else MemoryStorage(world)
         self.names = ["name", "n"]
         self.kinds = {"name": "string", "n": "bigint"}
+        self.defaults = {}
         self.key_names = ["dt", "id"]
         self.model = {}
         self.caches = 0
@@ -110,9 +112,9 @@ class History:
         host = self.rng.randrange(2)
         table = self.at(host)
         kinds = ["upsert"] * 6 + ["partial", "partial", "delete", "delete", "overwrite", "truncate", "lose"]
-        kinds += ["add", "rename", "rename_key", "drop", "widen"]
+        kinds += ["add", "rename", "rename_key", "drop", "widen", "default"]
         tiering = ["tier"] * 5 + ["compact", "expire"] if self.lake else []
-        kind = self.rng.choice([*kinds, *tiering, "maintain", "maintain", "lookup", "reopen"])
+        kind = self.rng.choice([*kinds, *tiering, *["maintain"] * 3, "lookup", "reopen"])
         if self.has_faults and self.rng.random() < 0.25:
             self.failing(kind, host)
         else:
@@ -121,7 +123,7 @@ class History:
 
     def failing(self, kind, host):
         """A step in which a call fails; then what is there decides which of both it was."""
-        before = copy.deepcopy((self.names, self.kinds, self.key_names, self.model))
+        before = copy.deepcopy((self.names, self.kinds, self.key_names, self.defaults, self.model))
         process = self.processes[host]
         process.fails_at(self.rng.randrange(self.rng.choice([4, 10, 40])), self.rng.choice(list(Fault)))
         fired = len(process.faulty.faults_fired)
@@ -136,11 +138,13 @@ class History:
             close_tablets()
             self.processes[host] = Process(self.storage, self.rng.randrange(10**6), self.clock)
         if failed and not self.is_there(Process(self.storage, 0, self.clock).table):
-            self.names, self.kinds, self.key_names, self.model = before
+            self.names, self.kinds, self.key_names, self.defaults, self.model = before
 
     def is_there(self, table):
         found = table.to_arrow()
         if found.column_names != [*self.key_names, *self.names]:
+            return False
+        if {c.name: c.default for c in table.state.schema.columns if c.default is not None} != self.defaults:
             return False
         return self.by_key(found) == self.model and found.schema.types == [pa.string(), pa.int32(), *self.types()]
 
@@ -159,12 +163,17 @@ class History:
         rows = []
         for _ in range(self.rng.randrange(1, 6)):
             dt, key = self.key()
-            rows.append({**self.keyed((dt, key)), **{name: self.value(name) for name in self.names}})
+            named = [name for name in self.names if self.rng.random() < 0.8]
+            rows.append({**self.keyed((dt, key)), **{name: self.value(name) for name in named}})
         if overwrite:
             self.model.clear()
         keys = [tuple(row[name] for name in self.key_names) for row in rows]
-        self.model.update({k: {n: row[n] for n in self.names} for k, row in zip(keys, rows, strict=True)})
+        self.model.update({k: self.filled(row) for k, row in zip(keys, rows, strict=True)})
         table.overwrite(rows) if overwrite else table.upsert(rows)
+
+    def filled(self, row):
+        """The columns beside the key of a new row that lacks some."""
+        return {name: row.get(name, self.defaults.get(name)) for name in self.names}
 
     def overwrite(self, table):
         if self.rng.random() < 0.3:
@@ -175,7 +184,7 @@ class History:
         rows = [{**self.keyed(key), name: self.value(name)} for key in {self.key() for _ in range(3)}]
         for row in rows:
             key = tuple(row[part] for part in self.key_names)
-            self.model.setdefault(key, dict.fromkeys(self.names))[name] = row[name]
+            self.model.setdefault(key, self.filled({}))[name] = row[name]
         table.upsert(rows, columns=[name])
 
     def delete(self, table):
@@ -205,8 +214,20 @@ class History:
             self.kinds[name] = kind
             for row in self.model.values():
                 row[name] = None
-            table.add_columns(f"{name} {kind}")
+            given = {name: self.value(name)} if self.rng.random() < 0.5 else {}
+            self.note_defaults(given)
+            table.add_columns(f"{name} {kind}", defaults=given)
             self.altered += 1
+
+    def note_defaults(self, given):
+        self.defaults = {name: value for name, value in {**self.defaults, **given}.items() if value is not None}
+
+    def default(self, table):
+        names = self.rng.sample(self.names, self.rng.randrange(1, len(self.names) + 1))
+        given = {name: self.value(name) for name in names}
+        self.note_defaults(given)
+        table.alter(defaults=given)
+        self.altered += 1
 
     def rename(self, table):
         old = self.rng.choice(self.names)
@@ -216,6 +237,7 @@ class History:
             new = {old: other, other: old}
         self.names = [new.get(name, name) for name in self.names]
         self.kinds = {new.get(name, name): kind for name, kind in self.kinds.items()}
+        self.defaults = {new.get(name, name): value for name, value in self.defaults.items()}
         self.model = {k: {new.get(n, n): v for n, v in row.items()} for k, row in self.model.items()}
         table.alter(rename_columns=new)
         self.altered += 1
@@ -231,6 +253,7 @@ class History:
             name = self.rng.choice(self.names)
             self.names.remove(name)
             del self.kinds[name]
+            self.defaults.pop(name, None)
             for row in self.model.values():
                 del row[name]
             table.drop_column(name)
