@@ -191,6 +191,16 @@ class TestChanges:
         assert rows_of(table.lake.to_arrow(columns=["id", "a", "b"])) == expected
 
 
+def test_a_tail_goes_on_when_defaults_change(table):
+    tail = table.tail({0: 0}, poll_ms=1)
+    found = []
+    for number in range(3):
+        table.append([{"id": number}])
+        found += next(tail).to_pylist()
+        table.set_default("country", f"C{number}")
+    assert [(row["id"], row["country"]) for row in found] == [(0, "CH"), (1, "C0"), (2, "C1")]
+
+
 class TestWritersThatLookedEarlier:
     def test_a_row_has_the_default_that_there_is_when_it_is_committed(self, wh, other_process):
         wh.create_table(NAME, "id bigint not null, country string")

@@ -53,7 +53,7 @@ class Staged:
     staged_ms: int
     """Store time at which staging began."""
     missing: frozenset[int] = frozenset()
-    """Columns that the rows lacked when they came in, and that the schema's defaults stand in."""
+    """Columns that the rows lacked when they came in: the schema's defaults stand in them."""
 
     @property
     def num_rows(self) -> int:
