@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamhouse_spark import constants
 from streamhouse_spark.conversion import Conversion
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
 
 
@@ -36,8 +36,12 @@ def check_defaults(defaults: object) -> Mapping[str, Any]:
 def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
     """The schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None takes one away.
 
-    Raises `SchemaMismatchError` for an unknown column, one of a nested type, and a value that does not fit its type.
+    Raises `SchemaMismatchError` for a column that is unknown, named twice or of a nested type, and for a value that
+    does not fit its type.
     """
+    names = [schema.column(name).name for name in defaults]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
     chosen = {schema.column(name).id: _constant(schema.column(name), value) for name, value in defaults.items()}
     return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
 

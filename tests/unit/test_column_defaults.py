@@ -61,7 +61,9 @@ class TestFilling:
         assert again.state.schema == made.state.schema
         for table in (made, wh.table("b")):
             table.append(pa.table({"id": pa.array([1, 2], pa.int32())}))
-            assert table.to_arrow().drop_columns(["id"]).to_pylist() == [defaults, defaults]
+            table.append([{"id": 3, **dict.fromkeys(defaults)}, {"id": 4}])
+            found = table.to_arrow().sort_by("id").drop_columns(["id"]).to_pylist()
+            assert found == [defaults, defaults, dict.fromkeys(defaults), defaults]
 
     @pytest.mark.parametrize(
         "rows",
@@ -318,6 +320,7 @@ class TestRefused:
             ({"country": "x" * 40_000}, SchemaMismatchError, "at most 32768 are stored"),
             ({"list": [1]}, SchemaMismatchError, "only columns of plain types have"),
             ({"at": dt.datetime(2026, 1, 1)}, SchemaMismatchError, "no zone"),
+            ({"n": 1, "N": 2}, SchemaMismatchError, "column 'n' is given two defaults"),
             ({1: 1}, InvalidOptionError, "expected a mapping of column names to values"),
             (["n"], InvalidOptionError, "expected a mapping of column names to values"),
         ],
