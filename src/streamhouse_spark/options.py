@@ -53,6 +53,12 @@ OPTIONS: Final = (
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
     Option("asOfLakeSnapshot", ("read",), "read the lake at this snapshot id"),
     Option("asOfTimestamp", ("read",), "read the table, or its lake, as of this moment"),
+    Option(
+        "schemaEvolutionMode",
+        ("readStream",),
+        "none (the default): the stream goes on without columns that are added while it runs; addNewColumns: it ends, "
+        "and says so, before the first rows that have them, and started again it goes on there with them",
+    ),
     Option("consumerId", ("readStream",), "a name whose position holds back the trimming of the log"),
     Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
     Option("txnVersion", ("write",), "with txnAppId: the version of the write; a known one adds nothing"),
@@ -101,6 +107,7 @@ _FOREIGN: Final = {
     "read.stream.maxfilespertrigger": "maxBytesPerTrigger",
     "streaming-max-rows-per-micro-batch": "maxOffsetsPerTrigger",
     "streaming-max-files-per-micro-batch": "maxBytesPerTrigger",
+    "cloudfiles.schemaevolutionmode": "schemaEvolutionMode",
     "consumer-id": "consumerId",
     "group.id": "consumerId",
     "kafka.group.id": "consumerId",
@@ -163,6 +170,8 @@ class StreamReadOptions:
     include_metadata: bool = False
     fail_on_data_loss: bool = True
     consumer_id: str | None = None
+    adds_new_columns: bool = False
+    """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +225,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         include_metadata=_bool(texts, "includeMetadata", default=False),
         fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
         consumer_id=_identity(texts, "consumerId"),
+        adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
     )
 
 
@@ -367,6 +377,13 @@ def _int(texts: Mapping[str, str], name: str, *, minimum: int) -> int | None:
 def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = texts.get(name)
     return default if text is None else values.parse_bool(name, text)
+
+
+def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of some words, the first by default; without regard to case."""
+    text = texts.get(name, words[0])
+    found = [word for word in words if word.lower() == text.strip().lower()]
+    return found[0] if found else values.reject(name, text, " or ".join(words))
 
 
 def _identity(texts: Mapping[str, str], name: str) -> str | None:

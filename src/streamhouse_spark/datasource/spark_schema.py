@@ -93,6 +93,16 @@ def requested_columns(requested: StructType, available: pa.Schema, name: str) ->
     return tuple(columns)
 
 
+def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
+    """``$binlog`` without what a DataFrame that was made earlier does not have in its rows before and after."""
+    asked = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
+    row = available.field("after").type
+    if not isinstance(asked, StructType) or not {f.name for f in row}.issuperset(asked.names):
+        return available
+    narrower = pa.struct([field for field in row if field.name in asked.names])
+    return pa.schema([f.with_type(narrower) if f.name in ("before", "after") else f for f in available])
+
+
 class SparkShape:
     """Gives batches exactly the schema that Spark expects, and a size that suits Spark."""
 

@@ -16,13 +16,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.added_columns import AddedColumns
 from streamhouse_spark.datasource.admission import files_within, limited_ends
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.pieces import StartPiece, TablePartition, binlog_partitions, partitions
 from streamhouse_spark.datasource.planning import plan_ranges
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
-from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
+from streamhouse_spark.datasource.spark_schema import SparkShape, binlog_as_asked, requested_columns
 from streamhouse_spark.datasource.start_rows import (
     begins_with_rows,
     initial_offset,
@@ -54,7 +55,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
     `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
     or overwritten with `OffsetsTrimmedError`: what the query made of the old rows is no longer right. With
-    ``failOnDataLoss=false`` it goes on behind the truncation.
+    ``failOnDataLoss=false`` it goes on behind the truncation. With ``schemaEvolutionMode=addNewColumns`` it ends with
+    `SchemaMismatchError` (``COLUMNS_ADDED``) where all is processed that was written without columns that it lacks.
     """
 
     def __init__(
@@ -72,16 +74,19 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         self._connection = connection
         self._table_name = str(parse_table_name(target.name).path)
         self._options = options
-        columns = requested_columns(schema, target.schema, target.name)
+        self._is_binlog = target.suffix == BINLOG
+        available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
+        columns = requested_columns(schema, available, target.name)
         self._shape = SparkShape(schema, columns, target.name)
         metadata_names = {f.name for f in target.metadata}
         self._metadata = tuple(field for field in target.metadata if field.name in columns)
-        self._is_binlog = target.suffix == BINLOG
         self._table_columns = tuple(c for c in columns if c not in metadata_names)
         if self._is_binlog:
-            row = target.schema.field("after").type
+            row = available.field("after").type
             self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
         self._begun, self._begun_uuid = begun.schema, begun.table_uuid
+        self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
+        self._answered: Mapping[int, int] | None = None
         self._seen: TableSchema | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
@@ -93,7 +98,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         """Where a new query begins. Spark asks twice: both times it is the same."""
         if self._initial is None:
             table = self._table()
-            self._initial = initial_offset(table.state, self._options)
+            self._initial = self._begin(table)
             self._move_consumer(table, self._initial.offsets)
         return self._initial.to_json()
 
@@ -104,11 +109,14 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         """
         table = self._table()
         truncation = truncation_of(table.state)
-        ends = self._newest(table)
+        newest = self._newest(table)
+        ends = newest if self._added is None else self._added.within(newest)
         if start is None:
+            self._require_more(table, ends, newest, self._answered)
+            self._answered = ends  # Spark has processed it when it asks again
             known = self._initial
             if known is None and begins_with_rows(table.state, self._options):
-                known = initial_offset(table.state, self._options)  # the first end is asked for before the beginning
+                known = self._begin(table)  # the first end is asked for before the beginning
             initial, rows = (known.initial, known.rows) if known is not None else (None, None)
             return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
         begin = self._offset(table, start)
@@ -128,6 +136,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         if max_rows is not None or max_bytes is not None:
             ends = limited_ends(table.state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
         if ends == dict(begin.offsets) and truncation == begin.truncation and rows is None:
+            self._require_more(table, ends, newest, ends)
             return start  # the same text: nothing new
         return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
 
@@ -197,6 +206,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         """
         table = self._connection.table(self._table_name)
         now = table.state.schema
+        if self._added is not None and table.uuid == self._begun_uuid:
+            self._added.look(table.state)
         if now is self._seen or table.uuid != self._begun_uuid:  # of another table the offsets tell
             return table
         advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
@@ -204,9 +215,20 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         known = {column.id for column in (self._seen or self._begun).columns}
         if added := [column.name for column in now.columns if column.id not in known]:
             text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            if self._added is not None:
+                text = "%s: the columns %s were added; this stream ends before the first rows that have them"
             logger.warning(text, table.name, ", ".join(added))
         self._seen = now
         return table
+
+    def _begin(self, table: Table) -> StreamOffset:
+        """Where a new query begins. Raises `SchemaMismatchError` where a column was added since it was made.
+
+        What it begins with may be rows by key, which have values in that column wherever their changes lie.
+        """
+        if self._added is not None and self._added.lacks_columns:
+            raise self._added.error(table.name)
+        return initial_offset(table.state, self._options)
 
     def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(data, table.name, table.uuid)
@@ -251,6 +273,13 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def _newest(self, table: Table) -> dict[int, int]:
         ends = table.state.ends
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
+
+    def _require_more(
+        self, table: Table, ends: Mapping[int, int], newest: Mapping[int, int], processed: Mapping[int, int] | None
+    ) -> None:
+        """Raises `SchemaMismatchError` where all up to ``ends`` is processed, and what follows has other columns."""
+        if self._added is not None and self._added.has_end and ends != newest and processed == ends:
+            raise self._added.error(table.name)
 
     def _move_consumer(self, table: Table, offsets: Mapping[int, int]) -> None:
         consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
