@@ -215,9 +215,9 @@ class KeyedTable:
             require_written_once(shape, batch)
         return self.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)
 
-    def require_partial(self, columns: Sequence[str]) -> None:
+    def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raises `InvalidOptionError`, `SchemaMismatchError` where a partial update of these columns cannot be."""
-        shape = self.shape()
+        shape = self.shape(state)
         engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:

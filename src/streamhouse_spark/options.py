@@ -73,6 +73,11 @@ OPTIONS: Final = (
         ("write", "writeStream"),
         "true: the frame has the primary key and some other columns, and only these are written",
     ),
+    Option(
+        "mergeSchema",
+        ("write", "writeStream"),
+        "true: columns that the table lacks are added to it, nullable and behind the others, before rows are written",
+    ),
     Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
@@ -119,8 +124,7 @@ _FOREIGN: Final = {
     "bootstrap.servers": "warehouse: there is no server",
     "kafka.bootstrap.servers": "warehouse: there is no server",
     "read.optimized": "the suffix $lake behind the table name",
-    "mergeschema": "ALTER TABLE first: a write never changes the schema",
-    "overwriteschema": "ALTER TABLE first: a write never changes the schema",
+    "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
 }
 """Options of other connectors, in lower case, and what to use instead."""
 
@@ -182,6 +186,7 @@ class WriteOptions:
     """From ``txnAppId`` and ``txnVersion``."""
     row_kind_column: str | None = None
     partial_update: bool = False
+    merge_schema: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,7 @@ class StreamWriteOptions:
     """From ``txnAppId``; without it the query's id counts."""
     row_kind_column: str | None = None
     partial_update: bool = False
+    merge_schema: bool = False
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -240,14 +246,19 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         None if app_id is None or version is None else Transaction(app_id, version),
         texts.get("rowKindColumn"),
         _bool(texts, "partialUpdate", default=False),
+        _bool(texts, "mergeSchema", default=False),
     )
 
 
 def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:
     """Raises `InvalidOptionError`."""
     texts = _checked(options, "writeStream")
-    partial_update = _bool(texts, "partialUpdate", default=False)
-    return StreamWriteOptions(_identity(texts, "txnAppId"), texts.get("rowKindColumn"), partial_update)
+    return StreamWriteOptions(
+        _identity(texts, "txnAppId"),
+        texts.get("rowKindColumn"),
+        _bool(texts, "partialUpdate", default=False),
+        _bool(texts, "mergeSchema", default=False),
+    )
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:

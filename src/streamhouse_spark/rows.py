@@ -20,6 +20,8 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.schema_evolution import what_became_of
 
+_ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
+
 
 def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
     """The rows as an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
@@ -152,7 +154,9 @@ def _aligned(
         column = schema.find(name)
         if column is None:
             became = what_became_of(name, older)
-            hint = f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name)
+            hint = (
+                f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name) + _ADDED
+            )
             raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
         other = given.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:

@@ -87,20 +87,21 @@ class AlterableTable:
 
 def alter_table(table: Table, change: Alteration) -> None:
     """See `AlterableTable.alter`."""
+    table.log.commit(lambda state, _time_ms: altering(table, state, change))
 
-    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        table.require_there(state)  # of a dropped table it is no answer that it has this column already
-        after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
-        if state.primary_key:
-            _check_keyed(after, state.partition_by)
-        actions: list[Action] = []
-        if after.schema != state.schema:
-            actions.append(SetSchema(after.schema_id, after.schema))
-        if after.properties != state.properties:
-            actions.append(_changed_properties(state.properties, after.properties))
-        return actions
 
-    table.log.commit(plan)
+def altering(table: Table, state: TableState, change: Alteration) -> Sequence[Action]:
+    """What makes of a state the altered one; nothing where it is that already. Raises as `Table.alter`."""
+    table.require_there(state)  # of a dropped table it is no answer that it has this column already
+    after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+    if state.primary_key:
+        _check_keyed(after, state.partition_by)
+    actions: list[Action] = []
+    if after.schema != state.schema:
+        actions.append(SetSchema(after.schema_id, after.schema))
+    if after.properties != state.properties:
+        actions.append(_changed_properties(state.properties, after.properties))
+    return actions
 
 
 def forget_transactions(table: Table, app_ids: Sequence[str]) -> None:

@@ -74,12 +74,22 @@ def test_missing_table_names_the_create_table(spark, wh, target):
             "INVALID_OPTION: .*startingOffsets cannot be used in write",
         ),
         ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: txnAppId and txnVersion go together"),
-        ("append.target", {"mergeSchema": "true"}, "INVALID_OPTION: .*never changes the schema"),
+        ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE first"),
     ],
 )
 def test_refused(spark, wh, target, name, options, text):
     with pytest.raises(PySparkException, match=text):
         append(spark.range(3), wh, name, **options)
+
+
+def test_missing_columns_are_added_before_the_rows(spark, wh):
+    table = wh.create_table("append.merged", "id BIGINT")
+    frame = spark.range(4).selectExpr("id", "CAST(id AS STRING) AS name", "named_struct('n', id) AS nested")
+    for _ in range(2):
+        append(frame, wh, "append.merged", mergeSchema="true")
+    assert table.refresh().schema.ddl() == "id BIGINT, name STRING, nested struct<n:bigint>"
+    found = load(spark, wh, "append.merged").where("nested.n = 3").collect()
+    assert [tuple(row) for row in found] == [(3, "3", (3,))] * 2
 
 
 def test_no_table_name(spark, wh):

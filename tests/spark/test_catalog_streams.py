@@ -177,7 +177,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         assert "Traceback" not in str(refused.value)
     for option, says in {"mergeSchema": "ALTER TABLE first", "txnVersion": "cannot be used in writeStream"}.items():
         with pytest.raises(PySparkException, match=says) as refused:
-            drain(stream_of(spark, source), target, str(tmp_path / option), **{option: "1"})
+            drain(stream_of(spark, source), target, str(tmp_path / option), **{option: "true"})
         assert "Traceback" not in str(refused.value)
     with pytest.raises(PySparkException, match=r"does not support .*micro-batch"):
         drain(stream_of(spark, source, "$lake"), target, str(tmp_path / "lake"))

@@ -1,4 +1,7 @@
-"""Streams with ``schemaEvolutionMode=addNewColumns``: they end where new columns begin, and go on there with them."""
+"""Streams with ``schemaEvolutionMode=addNewColumns``: they end where new columns begin, and go on there with them.
+
+Their sink gets the columns by ``mergeSchema``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(sp
     name = f"evolved.{path.__name__}{len(suffix)}"
     key = ["id"] if suffix else []
     source = wh.create_table(f"{name}_from", COLUMNS, buckets=2, primary_key=key, properties={"bucket.key": "id"})
-    target = wh.create_table(f"{name}_to", f"{COLUMNS}, note STRING")
+    target = wh.create_table(f"{name}_to", COLUMNS)
     put = source.upsert if key else source.append
 
     def stream():
@@ -56,7 +59,7 @@ def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(sp
     ):
         running.start(target.name).awaitTermination()
     for _ in range(1 if suffix else 2):  # what it knows ends it no more
-        drain(stream(), wh, target.name, checkpoint)
+        drain(stream(), wh, target.name, checkpoint, mergeSchema="true")
         found = target.to_arrow(columns=["id", "note"]).sort_by("id").to_pydict()
         expected = [*before, *range(50, 150)]
         assert found == {"id": expected, "note": [None if i < 50 else "x" if i < 100 else "y" for i in expected]}

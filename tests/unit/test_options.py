@@ -140,7 +140,8 @@ def test_options_travel_to_executors():
         ("write", {"txnVersion": "1"}, "found only txnVersion, add txnAppId"),
         ("write", {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number of at least 0"),
         ("write", {"startingOffsets": "full"}, "cannot be used in write; it belongs to read and readStream"),
-        ("write", {"mergeSchema": "true"}, "a write never changes the schema"),
+        ("write", {"overwriteSchema": "true"}, "a write adds columns at most, with mergeSchema"),
+        ("write", {"mergeSchema": "maybe"}, "mergeSchema is 'maybe', expected true or false"),
         ("writeStream", {"txnVersion": "1"}, "option txnVersion cannot be used in writeStream"),
     ],
 )

@@ -47,7 +47,7 @@ from streamhouse_spark.log.staging import (
     gathered,
     written_fits,
 )
-from streamhouse_spark.log.state import CHANGE_COLUMN
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.paths import segment_key
@@ -100,19 +100,23 @@ class KeyedStagingPlan:
         *,
         write: IntentWrite | None = None,
         is_clustered: bool = False,
+        state: TableState | None = None,
     ) -> KeyedStagingPlan:
-        """Raises `SchemaMismatchError`, `InvalidOptionError` where rows of this frame cannot be written so."""
+        """For a state of the table, the newest known by default.
+
+        Raises `SchemaMismatchError`, `InvalidOptionError` where rows of this frame cannot be written so.
+        """
         given = compat.arrow_schema_of(frame)
         kind = None
         if options.row_kind_column is not None:
             kind = _row_kind(given, options.row_kind_column, table.name)
             given = given.remove(given.names.index(kind))
-        state = table.state
+        state = state or table.state
         targets = None
         if options.partial_update:
             targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
             targets = tuple(name for name in targets if name not in state.primary_key)
-            table.keyed.require_partial(targets)
+            table.keyed.require_partial(targets, state)
         properties = parse_properties(state.properties, state.schema, state.partition_by)
         routing = Routing.of(state.num_buckets, properties)
         plan = cls(

@@ -30,8 +30,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
     try:
         table = connection.table(str(path))
     except TableNotFoundError as error:
-        bare = StructType.fromJson(json.loads(split_defaults(schema.json())[0]))
-        ddl = _nullable(TableSchema.of(bare)).ddl()
+        ddl = columns_of(schema).ddl()
         raise TableNotFoundError(
             f"{error} To make it for these rows: CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
             f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
@@ -39,8 +38,9 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
     return table
 
 
-def _nullable(schema: TableSchema) -> TableSchema:
-    """As CREATE TABLE AS SELECT makes it: that an expression is never null says little about a table."""
+def columns_of(frame: StructType) -> TableSchema:
+    """As CREATE TABLE AS SELECT makes them: nullable, and without defaults, which are those of the table it reads."""
+    schema = TableSchema.of(StructType.fromJson(json.loads(split_defaults(frame.json())[0])))
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
 
 

@@ -22,11 +22,13 @@ from streamhouse_spark.datasource.query_identity import (
     no_identity,
     query_transaction,
 )
+from streamhouse_spark.datasource.schema_merging import merge_columns, merged_state
 from streamhouse_spark.datasource.staging_task import StagingPlan, all_staged, combined, received
 from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keyed_intents import IntentWrite
 from streamhouse_spark.log.staging import Staged
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
 
@@ -50,8 +52,6 @@ class StreamhouseWriter(DataSourceArrowWriter):
         is_clustered: bool = False,
     ) -> None:
         """``is_clustered``: Spark was asked to give each task whole buckets."""
-        write = IntentWrite(overwrites=overwrite)
-        self._plan = _staging_plan(connection, name, schema, options, write=write, is_clustered=is_clustered)
         self._transaction = options.transaction
         self._overwrite = overwrite
         if overwrite and (options.row_kind_column or options.partial_update):
@@ -59,6 +59,8 @@ class StreamhouseWriter(DataSourceArrowWriter):
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
                 "or use mode('append')"
             )
+        write = IntentWrite(overwrites=overwrite)
+        self._plan = _staging_plan(connection, name, schema, options, write=write, is_clustered=is_clustered)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.message(iterator)
@@ -145,18 +147,39 @@ def _staging_plan(
     write: IntentWrite | None = None,
     is_clustered: bool,
 ) -> StagingPlan | KeyedStagingPlan:
-    """Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have."""
+    """With ``mergeSchema`` the table has all columns of the frame afterwards: they are added by a record of their own.
+
+    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
+    """
     table = table_for_writing(connection, name, frame)
+    if options.merge_schema:
+        merged = merged_state(table, frame, options.row_kind_column)
+        _check(connection, table, merged, frame, options)  # before a column is added
+        merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
         return KeyedStagingPlan.of(connection, table, frame, options, write=write, is_clustered=is_clustered)
+    _check(connection, table, table.state, frame, options)
+    return StagingPlan.of(connection, table)
+
+
+def _check(
+    connection: Connection,
+    table: Table,
+    state: TableState,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+) -> None:
+    """Raises `SchemaMismatchError`, `InvalidOptionError` where the table cannot take such rows in this state."""
+    if state.primary_key:
+        KeyedStagingPlan.of(connection, table, frame, options, state=state)
+        return
     if options.row_kind_column or options.partial_update:
         given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
         raise InvalidOptionError(
             f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
             "PRIMARY KEY"
         )
-    check_fits(frame, table.state, table.name)
-    return StagingPlan.of(connection, table)
+    check_fits(frame, state, table.name)
 
 
 def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:

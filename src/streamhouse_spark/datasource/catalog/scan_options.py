@@ -14,6 +14,8 @@ from streamhouse_spark.options import (
     LATEST,
     ReadOptions,
     StreamReadOptions,
+    StreamWriteOptions,
+    WriteOptions,
     parse_read_options,
     parse_stream_read_options,
     parse_stream_write_options,
@@ -30,9 +32,11 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
         case "readStream":
             parse_catalog_stream_options(arguments["name"], given)
         case "writeStream":
-            parse_stream_write_options(given)
+            _refuse_merging(arguments["name"], parse_stream_write_options(given))
         case "write":
-            if parse_write_options(given).partial_update:
+            options = parse_write_options(given)
+            _refuse_merging(arguments["name"], options)
+            if options.partial_update:
                 raise InvalidOptionError(
                     f"option partialUpdate of a write into {arguments['name']}: Spark gives the columns that the rows "
                     "lack the value NULL before they come here, so they would be overwritten; use MERGE INTO … WHEN "
@@ -41,6 +45,14 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}
+
+
+def _refuse_merging(name: str, options: WriteOptions | StreamWriteOptions) -> None:
+    if options.merge_schema:
+        raise InvalidOptionError(
+            f"option mergeSchema of a write into {name}: in a catalog Spark compares the columns itself, before it "
+            "asks the table; ALTER TABLE first, or use df.write.format('streamhouse') with the option"
+        )
 
 
 def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
