@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Inspect:
-    """Each method reads the newest state and returns one system table, with the columns of `SYSTEM_TABLES`."""
+    """Each method reads the newest state and returns one system table, with the columns of `SYSTEM_TABLES`, or of
+    `partitions_schema`.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -32,6 +34,15 @@ class Inspect:
     def commits(self) -> pa.Table:
         """The commit records that are still kept, oldest first."""
         return self.read("commits")
+
+    def partitions(self) -> pa.Table:
+        """Where the rows of each partition lie; its first columns are the table's partition columns.
+
+        See `streamhouse_spark.partition_inspect.partition_table`. Raises `InvalidNameError` for a table without any.
+        """
+        from streamhouse_spark.views import PARTITIONS, open_view
+
+        return open_view(self._table, PARTITIONS).to_arrow()
 
     def schemas(self) -> pa.Table:
         return self.read("schemas")

@@ -12,6 +12,7 @@ from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.partition_inspect import partition_table, partitions_schema
 from streamhouse_spark.system_tables import SYSTEM_TABLES
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ CHANGELOG = "changelog"
 LAKE = "lake"
 LAKE_PREFIX = "lake$"
 BINLOG = "binlog"
+PARTITIONS = "partitions"
 
 
 class TableView(Protocol):
@@ -41,6 +43,8 @@ def open_view(table: Table, suffix: str | None) -> TableView:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
         return _ChangelogView(table)
+    if suffix == PARTITIONS and table.partition_by:
+        return _PartitionsView(table)
     if suffix == BINLOG and table.state.primary_key:
         return _BinlogView(table)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
@@ -55,13 +59,16 @@ def open_view(table: Table, suffix: str | None) -> TableView:
 
 def _suffixes(table: Table) -> list[str]:
     changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
-    own = [f"${name}" for name in (*changes, *SYSTEM_TABLES)]
+    partitions = (PARTITIONS,) if table.partition_by else ()
+    own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
     return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.properties.datalake_enabled else own
 
 
 def _reject(table: Table, suffix: str) -> NoReturn:
     if suffix == BINLOG:
         raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+    if suffix == PARTITIONS:
+        raise InvalidNameError(f"{table.name}${suffix}: the table is not partitioned; $buckets says where its rows are")
     raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
 
 
@@ -76,6 +83,20 @@ class _SystemView:
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         return _narrowed(self._table.inspect.read(self._name), columns, filter)
+
+
+class _PartitionsView:
+    """Where the rows of each partition lie, as `partition_table` tells."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return partitions_schema(self._table.state)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(partition_table(self._table), columns, filter)
 
 
 class _ChangelogView:

@@ -1,4 +1,4 @@
-"""DROP PARTITION through the catalog, of tables with and without a primary key."""
+"""Partitions through the catalog: dropped, of tables with and without a primary key, and shown where they lie."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import datetime as dt
 
 import pytest
 from pyspark.errors import PySparkException
+
+from spark.session import load
+from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark
 
@@ -40,3 +43,16 @@ def test_drop_partition(spark, wh):
     assert found("SELECT * FROM streamhouse.parts.keyed") == [(3, TUE)]
     changes = found("SELECT id, _change_type FROM streamhouse.parts.`keyed$changelog` WHERE _log_offset > 2")
     assert sorted(changes) == [(1, "delete"), (2, "delete")]
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+def test_where_partitions_lie(spark, wh, lake_format):
+    properties = {"table.datalake.format": lake_format}
+    table = wh.create_table(f"parts.{lake_format}", "id BIGINT, day DATE", partition_by=["day"], properties=properties)
+    table.append([{"id": 1, "day": MON}, {"id": 2, "day": MON}, {"id": 3, "day": TUE}])
+    tier(spark, wh.url, [table.name])
+    table.append([{"id": 4, "day": TUE}])
+    places = spark.sql(f"SELECT * FROM streamhouse.parts.`{lake_format}$partitions` WHERE day = DATE'2026-03-03'")
+    assert [tuple(row)[:4] for row in places.collect()] == [(TUE, 1, 1, 1)]
+    places = load(spark, wh, f"{table.name}$partitions").orderBy("day").select("day", "hot_rows", "lake_rows")
+    assert [tuple(row) for row in places.collect()] == [(MON, 0, 2), (TUE, 1, 1)]
