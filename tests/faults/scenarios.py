@@ -18,6 +18,8 @@ from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.clock import World
+from streamhouse_spark.datasource.compat import spark_schema_of
+from streamhouse_spark.datasource.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
@@ -37,6 +39,7 @@ LARGE = 70_000
 NO_LAKE = {"table.datalake.enabled": "false"}
 LAKE = {"table.datalake.enabled": "true"}
 PAIMON = {**LAKE, "table.datalake.format": "paimon"}
+MERGED = pa.schema([*SCHEMA, pa.field(added_column(0), pa.string())])
 
 
 @dataclass
@@ -712,6 +715,24 @@ class TierRenamedAndDropped(TierAddedColumn):
         assert lake.schema.field("c1").type == pa.int64()
 
 
+class MergeColumns(Scenario):
+    """A write adds the columns that the table lacks, whoever added them before."""
+
+    name = "add missing columns"
+
+    def work(self, run: Run) -> None:
+        merge_columns(run.open(), spark_schema_of(MERGED), None)
+        run.append(columns=[added_column(0)])
+
+    def recover(self, run: Run) -> None:
+        self.work(run)
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        state = run.open().refresh()
+        assert (state.schema.names, len(state.schemas)) == (tuple(MERGED.names), 2)
+
+
 class TierFirstOnPaimon(TierFirst):
     name = "tier the first rows into Paimon"
     lake = PAIMON
@@ -913,6 +934,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     OverwriteTransaction,
     ReadWhileTruncating,
     RenameTable,
+    MergeColumns,
     TierFirst,
     TierAndTrim,
     TierRenamedAndDropped,

@@ -152,8 +152,7 @@ def _staging_plan(
     Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
     """
     table = table_for_writing(connection, name, frame)
-    if options.merge_schema:
-        merged = merged_state(table, frame, options.row_kind_column)
+    if options.merge_schema and (merged := merged_state(table, frame, options.row_kind_column)) is not table.state:
         _check(connection, table, merged, frame, options)  # before a column is added
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
