@@ -23,43 +23,41 @@ def catalog(spark, _wh, name):
 
 
 @pytest.mark.spark41
-@pytest.mark.parametrize(("path", "suffix"), [(plain, ""), (catalog, ""), (catalog, "$binlog")])
-def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(spark, wh, checkpoint, path, suffix):
-    name = f"evolved.{path.__name__}{len(suffix)}"
-    key = ["id"] if suffix else []
-    source = wh.create_table(f"{name}_from", COLUMNS, buckets=2, primary_key=key, properties={"bucket.key": "id"})
+@pytest.mark.parametrize("stream", [plain, catalog])
+def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(spark, wh, checkpoint, stream):
+    name = f"evolved.{stream.__name__}"
+    source = wh.create_table(f"{name}_from", COLUMNS, buckets=2, properties={"bucket.key": "id"})
     target = wh.create_table(f"{name}_to", COLUMNS)
-    put = source.upsert if key else source.append
-
-    def stream():
-        found = path(spark, wh, f"{source.name}{suffix}")
-        return found.select("after.*") if suffix else found
-
-    running = stream().writeStream.format("streamhouse").option("warehouse", wh.url)
+    running = stream(spark, wh, source.name).writeStream.format("streamhouse").option("warehouse", wh.url)
     running = running.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds")
     query = running.start(target.name)
     try:
-        if not suffix:  # else the tasks' reader is made when the table has the column already
-            put(rows(50))
+        source.append(rows(50))
         query.processAllAvailable()
         source.add_columns("note string")
-        query.processAllAvailable()
-        put([{**row, "note": "x"} for row in rows(50, 50)])
+        source.append([{**row, "note": "x"} for row in rows(50, 50)])
         with pytest.raises(
             PySparkException, match=r"COLUMNS_ADDED: .*: note came to the columns.*start the query again"
         ):
             query.awaitTermination()
     finally:
         query.stop()
-    before = [] if suffix else list(range(50))
-    assert ids(target) == before
-    put([{**row, "note": "y"} for row in rows(50, 100)])
-    with pytest.raises(
-        PySparkException, match=r"COLUMNS_ADDED: .*this query does not have note.*make the DataFrame again"
-    ):
+    assert ids(target) == list(range(50))
+    source.append([{**row, "note": "y"} for row in rows(50, 100)])
+    with pytest.raises(PySparkException, match=r"COLUMNS_ADDED: .*does not have note.*make the DataFrame again"):
         running.start(target.name).awaitTermination()
-    for _ in range(1 if suffix else 2):  # what it knows ends it no more
-        drain(stream(), wh, target.name, checkpoint, mergeSchema="true")
+    for _ in range(2):  # what it knows ends it no more
+        drain(stream(spark, wh, source.name), wh, target.name, checkpoint, mergeSchema="true")
         found = target.to_arrow(columns=["id", "note"]).sort_by("id").to_pydict()
-        expected = [*before, *range(50, 150)]
-        assert found == {"id": expected, "note": [None if i < 50 else "x" if i < 100 else "y" for i in expected]}
+        assert found == {"id": list(range(150)), "note": [None] * 50 + ["x"] * 50 + ["y"] * 50}
+
+
+def test_tasks_of_a_binlog_stream_read_on_after_an_addition(spark, wh, tmp_path):
+    """Spark makes their reader with the first batch, by the columns that the DataFrame has."""
+    source = wh.create_table("evolved.binlog", COLUMNS, primary_key=["id"])
+    stream = load_stream(spark, wh, f"{source.name}$binlog").select("after.*")
+    source.add_columns("note string")
+    source.upsert([{**row, "note": "x"} for row in rows(10)])
+    target = wh.create_table("evolved.binlog_to", COLUMNS)
+    drain(stream, wh, target.name, str(tmp_path / "checkpoint"))
+    assert ids(target) == list(range(10))
