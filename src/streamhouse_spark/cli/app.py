@@ -21,7 +21,7 @@ from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
 _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop-partition", "drop"),
+    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop-partition", "drop", "undrop"),
     "Rows": ("head", "tail", "append"),
     "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify"),
     "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
