@@ -49,6 +49,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "drop_consumer",
         "drop_partition",
         "table_status",
+        "undrop_table",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
