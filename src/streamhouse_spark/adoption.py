@@ -1,7 +1,8 @@
-"""Making a table of an Iceberg table that is there: its rows are the table's history, and are not written again.
+"""Making a table of a lake table that is there: its rows are the table's history, and are not written again.
 
 The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
-the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`); the pair in
+the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`,
+`lake.paimon_adopt`); the pair in
 the log; the name's pointer. **Commit point:** the pointer, as
 for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
 adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
@@ -23,6 +24,8 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from streamhouse_spark.lake.adopting import Adoptable, LakeAdoption
+from streamhouse_spark.lake.open import lake_adoption
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log import names
 from streamhouse_spark.log.actions import Action, Create, Drop, LakePair
@@ -34,34 +37,39 @@ from streamhouse_spark.log.renaming import free
 from streamhouse_spark.log.segment_writer import SegmentShape
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_text_list
-from streamhouse_spark.paths import LAKE_PREFIX, parse_table_name
-from streamhouse_spark.properties import NOTHING_ADOPTED, parse_properties
+from streamhouse_spark.paths import LAKE_PREFIX, lake_location, parse_table_name
+from streamhouse_spark.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
+from streamhouse_spark.values import join_names, parse_names
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.adopted_rows import AdoptedBucket
-    from streamhouse_spark.lake.iceberg_adopt import Adoptable
     from streamhouse_spark.warehouse import Warehouse
 
 _RACES_MAX = 5
+_FORMAT = "table.datalake.format"
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """A table that was made of an Iceberg table, or with ``dry_run`` would be."""
+    """A table that was made of a lake table, or with ``dry_run`` would be."""
 
     table: str
     location: str
-    """Of the Iceberg table."""
+    """Of the lake table."""
     snapshot_id: int | None
     """The newest snapshot that was there."""
     rows: int
-    """In its files; those that deletes take away are counted."""
+    """In its files; those that deletes take away are counted, and of a Paimon table with a primary key all stored
+    versions of a row."""
     files: int
     schema: str
     """The table's columns, as Spark DDL."""
     partition_by: tuple[str, ...]
     bucket_key: str | None
     buckets: int
+    format: LakeFormat
+    """Of the lake table."""
+    primary_key: tuple[str, ...]
 
 
 def adopt_table(
@@ -80,8 +88,9 @@ def adopt_table(
         raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
     if not is_text_list(primary_key):
         raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
-    place = f"{LAKE_PREFIX}{source.database}/{source.table}"
-    adopter = _Adopter(warehouse, path, place, tuple(primary_key), dict(properties or {}))
+    lake_format = _format_of(warehouse, source, properties or {})
+    place = lake_location(source, "", taken=False, lake_format=lake_format)
+    adopter = _Adopter(warehouse, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
         adopter.require_free(names.resolve(warehouse.storage, path))
         return adopter.report(adopter.examined())
@@ -92,10 +101,30 @@ def adopt_table(
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
+def _format_of(warehouse: Warehouse, source: TablePath, properties: Mapping[str, str]) -> LakeFormat:
+    """As the properties say, or as the one table is that lies in the warehouse. Raises `InvalidOptionError`."""
+    said = str(properties.get(_FORMAT, "")).strip().lower()
+    if said:
+        return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
+    if any(name.startswith("lake.") for name in warehouse.settings):
+        return "iceberg"
+    iceberg, paimon = (
+        bool(warehouse.storage.list_names(f"{lake_location(source, '', taken=False, lake_format=of)}/{folder}/"))
+        for of, folder in (("iceberg", "metadata"), ("paimon", "schema"))
+    )
+    if iceberg and paimon:
+        raise InvalidOptionError(
+            f"there are an Iceberg table and a Paimon table {source} in {warehouse.url}/{LAKE_PREFIX}; "
+            f"say which one by {_FORMAT}"
+        )
+    return "paimon" if paimon else "iceberg"
+
+
 @dataclass(frozen=True, slots=True)
 class _Adopter:
     warehouse: Warehouse
     path: TablePath
+    lake_format: LakeFormat
     place: str
     primary_key: tuple[str, ...]
     properties: Mapping[str, str]
@@ -107,18 +136,25 @@ class _Adopter:
                 f"table {self.path} exists in {self.warehouse.url}; drop it first, or adopt under another name"
             )
 
-    def examined(self) -> Adoptable:
-        """Raises `LakeMismatchError`, also for a lake that another table has."""
+    def lake(self) -> LakeAdoption:
         try:
-            from streamhouse_spark.lake.iceberg_adopt import examine
+            return lake_adoption(
+                self.warehouse.storage, self.warehouse.settings, self.warehouse.world, self.lake_format
+            )
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("streamhouse_spark"):
                 raise
             raise MissingExtraError(
-                f"adopting {self.path} needs {error.name}; run: pip install 'streamhouse-spark[iceberg]'"
+                f"adopting {self.path} needs {error.name}; run: pip install 'streamhouse-spark[{self.lake_format}]'"
             ) from error
-        warehouse = self.warehouse
-        found = examine(warehouse.storage, warehouse.settings, warehouse.world, self.path, self.place)
+
+    @property
+    def kind(self) -> str:
+        return self.lake().kind
+
+    def examined(self) -> Adoptable:
+        """Raises `LakeMismatchError`, also for a lake that another table has."""
+        found = self.lake().examine(self.path, self.place)
         if found.owner is not None:
             self._require_ownerless(found, found.owner)
         return found
@@ -126,7 +162,7 @@ class _Adopter:
     def _require_ownerless(self, found: Adoptable, owner: str) -> None:
         state = self._owning_state(found, owner)
         if state is not None and not state.dropped and self._is_named(state):
-            raise LakeMismatchError(f"the Iceberg table at {found.location} is the lake of table {state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
 
     def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
         """None for an owner that was dropped long ago."""
@@ -137,7 +173,7 @@ class _Adopter:
         if self._is_buried(owner):
             return None
         raise LakeMismatchError(
-            f"the Iceberg table at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
+            f"the {self.kind} at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
             "that table in its own warehouse, and clean up there"
         )
 
@@ -170,21 +206,22 @@ class _Adopter:
         return found
 
     def _created(self, found: Adoptable) -> Create:
-        from streamhouse_spark.lake.iceberg_adopt import require_key
-
         properties = {str(k): str(v) for k, v in self.properties.items()}
-        said = {"bucket.num": str(found.num_buckets)} if found.bucket_key is not None else {}
-        said |= {"bucket.key": found.bucket_key} if found.bucket_key is not None else {}
+        if self.lake_format != "iceberg":
+            properties.setdefault(_FORMAT, self.lake_format)
+        key = join_names(found.bucket_key)
+        said = {"bucket.num": str(found.num_buckets), "bucket.key": key} if key else {}
         for key, value in said.items():
             if properties.setdefault(key, value) != value:
                 raise InvalidOptionError(
-                    f"table {self.path}: {key} is {properties[key]}, the Iceberg table has {value}; leave it out"
+                    f"table {self.path}: {key} is {properties[key]}, the {self.kind} has {value}; leave it out"
                 )
         snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
+        is_asked = self.primary_key or PRIMARY_KEY in properties
         create = create_action(
             self.path,
             found.schema,
-            self.primary_key,
+            found.key if found.is_keyed and not is_asked else self.primary_key,
             found.partition_by,
             None,
             properties,
@@ -192,16 +229,16 @@ class _Adopter:
             chooses_bucket_key=False,
         )
         parsed = parse_properties(create.properties, create.schema, create.partition_by)
-        if parsed.datalake_format != "iceberg" or not parsed.datalake_enabled:
+        if not parsed.datalake_enabled:
             raise InvalidOptionError(
-                f"table {self.path} is made of an Iceberg table: it has an Iceberg lake, which is enabled; leave out "
-                "table.datalake.format and table.datalake.enabled"
+                f"table {self.path} is made of a lake table: it has a lake, which is enabled; leave out "
+                "table.datalake.enabled"
             )
-        require_key(found, parsed.primary_key)
-        if parsed.bucket_key and found.bucket_key is None:
+        self.lake().require_key(found, parsed.primary_key)
+        if parsed.bucket_key != found.bucket_key:
             raise InvalidOptionError(
-                f"table {self.path}: bucket.key is {parsed.bucket_key[0]}, the Iceberg table has no buckets; leave it "
-                "out"
+                f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, the {self.kind} has no bucket key; "
+                "leave it out"
             )
         return create
 
@@ -212,42 +249,27 @@ class _Adopter:
         log = CommitLog(self.warehouse.storage, owner, self.warehouse.world)
         log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
         if not log.state.dropped:
-            raise LakeMismatchError(f"the Iceberg table at {found.location} is the lake of table {log.state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
 
     def _claim(self, found: Adoptable, uuid: str) -> None:
         """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
-        from streamhouse_spark.lake.iceberg_adopt import claim, rows_by_bucket
-        from streamhouse_spark.lake.iceberg_place import IcebergPlace
-
-        warehouse = self.warehouse
-        storage, world = warehouse.storage, warehouse.world
+        storage, world = self.warehouse.storage, self.warehouse.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()
-        key = (found.bucket_key,) if found.bucket_key is not None else ()
-        spec = LakeTableSpec(
-            uuid,
-            self.path,
-            self.place,
-            created.schema,
-            found.partition_by,
-            key,
-            created.num_buckets,
-            primary_key=created.primary_key,
-        )
-        place = IcebergPlace(storage, spec, settings=warehouse.settings, world=world)
+        spec, lake = LakeTableSpec.of(created), self.lake()
         adopted: list[AdoptedBucket] = []
         if created.primary_key:
             from streamhouse_spark.kv.adopted_rows import stage_rows
 
             shape = _segment_shape(created)
-            buckets = rows_by_bucket(place, found)
+            buckets = lake.rows_by_bucket(spec, found)
             adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
         ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
-        held = claim(place, found, ends)
+        held = lake.claim(spec, found, ends)
 
         def pair(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
-                raise CommitConflictError(f"another adoption of the Iceberg table was faster than that of {self.path}")
+                raise CommitConflictError(f"another adoption of the {lake.kind} was faster than that of {self.path}")
             if state.recorded_lake is not None:
                 return ()
             return (*_adopting(state, time_ms, adopted), LakePair(held.id, dict(held.offsets), time_ms))
@@ -264,8 +286,10 @@ class _Adopter:
             files=found.num_files,
             schema=found.schema.ddl(),
             partition_by=found.partition_by,
-            bucket_key=found.bucket_key,
+            bucket_key=join_names(found.bucket_key) if found.bucket_key else None,
             buckets=create.num_buckets,
+            format=self.lake_format,
+            primary_key=parse_names(create.properties.get(PRIMARY_KEY, "")),
         )
 
 

@@ -24,6 +24,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.adopting import UNKNOWN_COLUMNS, Adoptable
 from streamhouse_spark.lake.base import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.file_catalog import FileCatalog
@@ -47,8 +48,6 @@ from streamhouse_spark.model import TablePath
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
-_UNKNOWN = TableSchema.of("unknown int")
-"""Where a place is looked at before the columns of its table are known: only its location counts."""
 _CLAIM_PROPERTIES: Mapping[str, str] = {
     # Versions are deleted behind a floor only, see `iceberg_place.TABLE_PROPERTIES`.
     "write.metadata.delete-after-commit.enabled": "false",
@@ -56,109 +55,127 @@ _CLAIM_PROPERTIES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Adoptable:
-    """An Iceberg table that can be adopted, as it was when it was examined."""
+class IcebergAdoption:
+    """See `LakeAdoption`."""
 
-    location: str
-    schema: TableSchema
-    """Its columns under ids of the new table."""
-    partition_by: tuple[str, ...]
-    bucket_key: str | None
-    num_buckets: int
-    spec: tuple[str, ...]
-    """The partition spec in Iceberg's words."""
-    snapshot_id: int | None
-    """None for a table without snapshots."""
-    num_rows: int
-    num_files: int
-    owner: str | None
-    """Uuid of the streamhouse table that has claimed it."""
-    identifier: tuple[str, ...]
-    """Names of its identifier fields."""
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
 
+    @property
+    def kind(self) -> str:
+        return "Iceberg table"
 
-def examine(storage: Storage, settings: Mapping[str, str], world: World, path: TablePath, place: str) -> Adoptable:
-    """Look whether the Iceberg table at a place, ``lake/<database>/<table>``, can be adopted. Changes nothing.
-
-    Raises `LakeMismatchError` with all that keeps it from it, `StorageError`, `CorruptDataError`.
-    """
-    spec = LakeTableSpec("", path, place, _UNKNOWN, (), (), 1)
-    opened = IcebergPlace(storage, spec, settings=settings, world=world)
-    table = opened.find()
-    if table is None:
-        raise LakeMismatchError(
-            f"there is no Iceberg table {'.'.join(opened.identifier)} to adopt as {path}; give its name as the lake's "
-            "catalog has it"
-        )
-    metadata = table.metadata
-    found = [*_misplaced(opened, table), *_unfit(metadata)]
-    if not found:
-        found = list(_unfit_columns(metadata.schema()))
-    if found:
-        raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(found)}")
-    columns = lake_schema(metadata.schema()).columns
-    partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
-    head = metadata.current_snapshot()
-    files = [task.file for task in plan_tasks(table, head, AlwaysTrue())] if head is not None else []
-    return Adoptable(
-        location=table.location(),
-        schema=TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1))),
-        partition_by=partition_by,
-        bucket_key=bucket_key,
-        num_buckets=num_buckets,
-        spec=tuple(described_spec(metadata.spec(), metadata.schema())),
-        snapshot_id=head.snapshot_id if head else None,
-        num_rows=sum(file.record_count for file in files),
-        num_files=len(files),
-        owner=metadata.properties.get(TABLE_UUID_PROPERTY),
-        identifier=tuple(sorted(metadata.schema().identifier_field_names())),
-    )
-
-
-def require_key(examined: Adoptable, key: tuple[str, ...]) -> None:
-    """The columns that tell rows apart for other engines are the table's primary key, and are never null.
-
-    Raises `LakeMismatchError`.
-    """
-    found = []
-    if examined.identifier and set(examined.identifier) != set(key):
-        said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
-        found.append(f"it has the identifier fields {', '.join(examined.identifier)}, and {said}")
-    found += [
-        f"column '{name}' of the primary key is optional, expected required"
-        for name in key
-        if examined.schema.column(name).nullable
-    ]
-    if found:
-        raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
-
-
-def rows_by_bucket(place: IcebergPlace, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of the snapshot that was examined, a table a bucket, in memory one after the other.
-
-    Raises `LakeMismatchError` for files of another partition spec, of which the bucket cannot be told.
-    """
-    if examined.snapshot_id is None:
-        return
-    table = place.require()
-    snapshot = require_snapshot(table.metadata, examined.snapshot_id)
-    lake = snapshot_schema(table.metadata, snapshot)
-    known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
-    how = projection(lake, known, examined.schema, None, examined.schema)
-    by_bucket: dict[int, list[LakeSplit]] = {}
-    for split in plan_splits(table, snapshot, AlwaysTrue(), examined.num_buckets):
-        bucket = split.bucket if examined.bucket_key is not None else 0
-        if bucket is None:
+    def examine(self, path: TablePath, place: str) -> Adoptable:
+        """``place`` says the names of the table, which lies where its catalog has it."""
+        spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
+        opened = self._place(spec)
+        table = opened.find()
+        if table is None:
             raise LakeMismatchError(
-                f"lake file {split.location} has another partition spec than [{', '.join(examined.spec)}]: the bucket "
-                "of its rows is not known; rewrite the table's files with the engine that wrote them"
+                f"there is no Iceberg table {'.'.join(opened.identifier)} to adopt as {path}; give its name as the "
+                "lake's catalog has it"
             )
-        by_bucket.setdefault(bucket, []).append(split)
-    for bucket, splits in sorted(by_bucket.items()):
-        batches = [b for s in splits for b in read_split(place.files_at(s.location), s, how)]
-        rows = pa.Table.from_batches(batches, examined.schema.arrow)
-        if rows.num_rows:
-            yield bucket, rows
+        metadata = table.metadata
+        found = [*_misplaced(opened, table), *_unfit(metadata)]
+        if not found:
+            found = list(_unfit_columns(metadata.schema()))
+        if found:
+            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(found)}")
+        columns = lake_schema(metadata.schema()).columns
+        partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
+        head = metadata.current_snapshot()
+        files = [task.file for task in plan_tasks(table, head, AlwaysTrue())] if head is not None else []
+        return Adoptable(
+            location=table.location(),
+            schema=TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1))),
+            partition_by=partition_by,
+            bucket_key=bucket_key,
+            num_buckets=num_buckets,
+            layout=tuple(described_spec(metadata.spec(), metadata.schema())),
+            snapshot_id=head.snapshot_id if head else None,
+            version=str(head.snapshot_id) if head else None,
+            num_rows=sum(file.record_count for file in files),
+            num_files=len(files),
+            owner=metadata.properties.get(TABLE_UUID_PROPERTY),
+            key=tuple(sorted(metadata.schema().identifier_field_names())),
+        )
+
+    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+        """The columns that tell rows apart for other engines are the table's primary key, and are never null."""
+        found = []
+        if examined.key and set(examined.key) != set(key):
+            said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
+            found.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
+        found += [
+            f"column '{name}' of the primary key is optional, expected required"
+            for name in key
+            if examined.schema.column(name).nullable
+        ]
+        if found:
+            raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
+
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+        """Refuses files of another partition spec, of which the bucket cannot be told."""
+        if examined.snapshot_id is None:
+            return
+        place = self._place(spec)
+        table = place.require()
+        snapshot = require_snapshot(table.metadata, examined.snapshot_id)
+        lake = snapshot_schema(table.metadata, snapshot)
+        known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
+        how = projection(lake, known, examined.schema, None, examined.schema)
+        by_bucket: dict[int, list[LakeSplit]] = {}
+        for split in plan_splits(table, snapshot, AlwaysTrue(), examined.num_buckets):
+            bucket = split.bucket if examined.bucket_key else 0
+            if bucket is None:
+                raise LakeMismatchError(
+                    f"lake file {split.location} has another partition spec than [{', '.join(examined.layout)}]: "
+                    "the bucket of its rows is not known; rewrite the table's files with the engine that wrote them"
+                )
+            by_bucket.setdefault(bucket, []).append(split)
+        for bucket, splits in sorted(by_bucket.items()):
+            batches = [b for s in splits for b in read_split(place.files_at(s.location), s, how)]
+            rows = pa.Table.from_batches(batches, examined.schema.arrow)
+            if rows.num_rows:
+                yield bucket, rows
+
+    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+        """See the module."""
+        place = self._place(spec)
+        table_uuid = spec.table_uuid
+
+        def validated(metadata: TableMetadata) -> Change:
+            owner = metadata.properties.get(TABLE_UUID_PROPERTY)
+            if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
+                raise CommitConflictError(
+                    f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; "
+                    "nothing was changed, adopt it again"
+                )
+            summary = {OFFSETS_PROPERTY: offsets_text(table_uuid, offsets)}
+            properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
+            operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
+            return Change(operation, summary=summary, properties=properties)
+
+        snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+        return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
+
+    def release(self, spec: LakeTableSpec) -> None:
+        place = self._place(spec)
+        table = place.find()
+        if table is None or table.properties.get(TABLE_UUID_PROPERTY) != spec.table_uuid:
+            return
+        update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
+        try:
+            with commit_answers(f"releasing lake table {table.location()}"):
+                place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+        except CommitFailedException as error:
+            raise CommitConflictError(
+                f"lake table {table.location()} changed while it was released; try again"
+            ) from error
+
+    def _place(self, spec: LakeTableSpec) -> IcebergPlace:
+        return IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
 
 
 def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
@@ -215,13 +232,14 @@ def _required_within(kind: ice.IcebergType, name: str) -> str | None:
     return next(filter(None, found), None)
 
 
-def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], str | None, int]:
+def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of spec."""
     fields = list(spec.fields)
-    bucket_key, num_buckets = None, 1
+    bucket_key: tuple[str, ...] = ()
+    num_buckets = 1
     last = fields[-1].transform if fields else None
     if isinstance(last, BucketTransform):
-        bucket_key, num_buckets = schema.find_field(fields.pop().source_id).name, last.num_buckets
+        bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
     if not all(isinstance(field.transform, IdentityTransform) for field in fields):
         raise LakeMismatchError(
             f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(described_spec(spec, schema))}], "
@@ -231,42 +249,3 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], str |
     if nested:
         raise LakeMismatchError("the Iceberg table cannot be adopted: it is partitioned by a field within a column")
     return tuple(schema.find_field(field.source_id).name for field in fields), bucket_key, num_buckets
-
-
-def claim(place: IcebergPlace, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
-    """Let the lake be the table's, with all that it holds below these offsets. See the module.
-
-    Raises `CommitConflictError` where it changed since it was examined, `CommitStateUnknownError`.
-    """
-    table_uuid = place.spec.table_uuid
-
-    def validated(metadata: TableMetadata) -> Change:
-        owner = metadata.properties.get(TABLE_UUID_PROPERTY)
-        if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
-            raise CommitConflictError(
-                f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; nothing "
-                "was changed, adopt it again"
-            )
-        summary = {OFFSETS_PROPERTY: offsets_text(table_uuid, offsets)}
-        properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
-        operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
-        return Change(operation, summary=summary, properties=properties)
-
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
-
-
-def release(place: IcebergPlace) -> None:
-    """The lake is nobody's again, if it was this table's: rows, files and snapshots stay.
-
-    Raises `CommitConflictError`: try again.
-    """
-    table = place.find()
-    if table is None or table.properties.get(TABLE_UUID_PROPERTY) != place.spec.table_uuid:
-        return
-    update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
-    try:
-        with commit_answers(f"releasing lake table {table.location()}"):
-            place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
-    except CommitFailedException as error:
-        raise CommitConflictError(f"lake table {table.location()} changed while it was released; try again") from error

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.lake.adopting import LakeAdoption
 from streamhouse_spark.lake.base import LakeTable, WriteContext
 from streamhouse_spark.lake.data_file import FileShape
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.properties import LakeFormat, parse_properties
 from streamhouse_spark.storage import Storage
 
 
@@ -39,12 +40,21 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         ) from error
 
 
-def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """The Iceberg table of an adopted table that was dropped is nobody's again; its files stay."""
-    from streamhouse_spark.lake.iceberg_adopt import release
-    from streamhouse_spark.lake.iceberg_place import IcebergPlace
+def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
+    """How lake tables of a format are adopted. Raises `ModuleNotFoundError` without the lake's library."""
+    if lake_format == "paimon":
+        from streamhouse_spark.lake.paimon_adopt import PaimonAdoption
 
-    release(IcebergPlace(storage, LakeTableSpec.of(state), settings=settings, world=world))
+        return PaimonAdoption(storage, settings, world)
+    from streamhouse_spark.lake.iceberg_adopt import IcebergAdoption
+
+    return IcebergAdoption(storage, settings, world)
+
+
+def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
+    """The lake table of an adopted table that was dropped is nobody's again; its files stay."""
+    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
 def file_shape(context: WriteContext) -> FileShape:

@@ -22,9 +22,9 @@ from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon_races import sealed_above
 from streamhouse_spark.lake.paimon_read import own_projection, planned_value
 from streamhouse_spark.lake.paimon_round import carried_offsets, offsets_at, require_shape, write_context
-from streamhouse_spark.lake.paimon_snapshots import commit_of
 from streamhouse_spark.lake.partition_drop import (
     CutFile,
     LakeDropReport,
@@ -92,26 +92,7 @@ def _drop(
         properties = carried_offsets(place, newest.snapshot, dropped_rows=going.rows) if found is not None else {}
         return Change(added, removed=going.files, is_overwrite=True, properties=properties)
 
-    return report, _sealed(place, commit_snapshot(place, validated))
-
-
-def _sealed(place: PaimonPlace, dropped: Snapshot) -> Snapshot:
-    """An empty snapshot above the one that was just made. Raises `CommitConflictError` where that is lost: drop again.
-
-    A stock writer that was slow could still rename its own snapshot over the newest one, and so bring the rows back
-    without any trace in the offsets. What has a successor is safe: that was made of it.
-    """
-
-    def seal(newest: PaimonTable) -> Change:
-        place.require_owner(newest)
-        stored = place.snapshots.find(dropped.id)
-        if stored is None or commit_of(stored) != commit_of(dropped):
-            raise CommitConflictError(
-                f"lake table {newest.location}: another engine put its own snapshot in the place of {dropped.id}"
-            )
-        return Change(is_compaction=True, properties=carried_offsets(place, newest.snapshot))
-
-    return commit_snapshot(place, seal)
+    return report, sealed_above(place, commit_snapshot(place, validated))
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:

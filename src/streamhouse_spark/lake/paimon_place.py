@@ -130,7 +130,7 @@ class PaimonPlace:
                 self._require_free()
                 # Before there is anything to expire: whoever expires snapshots keeps those that hold offsets.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
-                self._put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
+                self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
             self.require_owner(table)
             wanted = evolved(table.schema, self.spec, self.world.clock.now_ms())
@@ -141,7 +141,7 @@ class PaimonPlace:
                 )
             if wanted.schema is table.schema:
                 return
-            self._put_schema(wanted.schema)
+            self.put_schema(wanted.schema)
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
@@ -177,7 +177,8 @@ class PaimonPlace:
         if owner != self.spec.table_uuid:
             raise LakeMismatchError(
                 f"the Paimon table at {table.location} belongs to {f'table {owner}' if owner else 'nobody'}, expected "
-                f"table {self.spec.table_uuid} ({self.spec.path}); give the table another lake location"
+                f"table {self.spec.table_uuid} ({self.spec.path}); "
+                f"{'' if owner else 'make a table of it (adopt_table), or '}give the table another lake location"
             )
 
     def files_at(self, location: str) -> FileAccess:
@@ -190,7 +191,7 @@ class PaimonPlace:
                 "there; delete the folder, or give the table another lake location"
             )
 
-    def _put_schema(self, schema: PaimonSchema) -> None:
+    def put_schema(self, schema: PaimonSchema) -> None:
         """Whether it was this one or another's is seen by the next look."""
         with suppress(ObjectExistsError):
             self.storage.put_if_absent(self._schema_key(schema.id), JSON.to_json(schema, indent=2).encode())

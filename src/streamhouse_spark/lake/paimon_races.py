@@ -13,8 +13,11 @@ another: put-if-absent does not overwrite. So the file of a number goes from our
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pypaimon.snapshot.snapshot import Snapshot
 
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.data_file import written_up_to
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
@@ -23,6 +26,7 @@ from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_round import carried_offsets, described, offsets_at
 from streamhouse_spark.lake.paimon_snapshots import commit_of
+from streamhouse_spark.lake.parquet_read import owner_of
 
 
 def settled(place: PaimonPlace) -> LakeSnapshot | None:
@@ -41,6 +45,25 @@ def settled(place: PaimonPlace) -> LakeSnapshot | None:
     return _below(place, commit_snapshot(place, seal))
 
 
+def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
+    """An empty snapshot above the one that was just made. Raises `CommitConflictError` where that is lost: do it again.
+
+    A stock writer that was slow could still rename its own snapshot over the newest one, and so undo it without any
+    trace in the offsets. What has a successor is safe: that was made of it.
+    """
+
+    def seal(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        stored = place.snapshots.find(made.id)
+        if stored is None or commit_of(stored) != commit_of(made):
+            raise CommitConflictError(
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}"
+            )
+        return Change(is_compaction=True, properties=carried_offsets(place, newest.snapshot))
+
+    return commit_snapshot(place, seal)
+
+
 def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
     """See `LakeTable.was_replaced`."""
     table = _owned(place)
@@ -52,9 +75,16 @@ def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
     held = offsets_at(place, table.snapshot)
     offsets = held.offsets if held else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
-    live = (entry.file.file_name for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
-    ends = (found for found in map(written_up_to, live) if found is not None)
-    return all(end <= offsets.get(bucket, 0) for bucket, end in ends)
+    live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    beyond = (location for location in live if _is_beyond(location, offsets))
+    # Another table may have had this lake before, and its offsets are not these.
+    return all(owner_of(place.files_at(location), location) != place.spec.table_uuid for location in beyond)
+
+
+def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
+    """By its name. The file was written by one of our tables, for offsets that are not held."""
+    found = written_up_to(location)
+    return found is not None and found[1] > offsets.get(found[0], 0)
 
 
 def _below(place: PaimonPlace, newest: Snapshot) -> LakeSnapshot | None:

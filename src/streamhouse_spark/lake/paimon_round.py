@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot, files_not_before_ms
@@ -107,13 +107,14 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
 
 
 def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
-    """As `described`, for reading what the lake once was: without offsets where those below were expired.
+    """As `described`, for reading what the lake once was: without offsets where those below were expired, or are those
+    of a table that had the lake before.
 
-    That is so for a snapshot of another engine that only a tag keeps.
+    The former is so for a snapshot of another engine that only a tag keeps.
     """
     try:
         return described(place, snapshot)
-    except LakeRolledBackError:
+    except (LakeRolledBackError, LakeMismatchError):
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
 
 

@@ -52,7 +52,7 @@ _FOREIGN_OPTIONS: Final = (
     "row-tracking.enabled",
 )
 """With them files lie elsewhere, or hold other rows than these files say."""
-_KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
+KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
 """The log has net changes, whatever merge engine made them: of the rows of a key the newest is the row."""
 _FOREIGN_KEYED_OPTIONS: Final = (
     "deduplicate.ignore-delete",
@@ -79,8 +79,8 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
         partition_keys=list(spec.partition_by),
         primary_keys=list(spec.primary_key),
         options={
-            **_bucket_options(spec),
-            **(_KEYED_OPTIONS if spec.primary_key else {}),
+            **bucket_options(spec),
+            **(KEYED_OPTIONS if spec.primary_key else {}),
             "file.format": "parquet",
             "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
             "write-only": "true",  # other writers do not compact: files keep their offsets
@@ -91,7 +91,7 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
     )
 
 
-def _bucket_options(spec: LakeTableSpec) -> dict[str, str]:
+def bucket_options(spec: LakeTableSpec) -> dict[str, str]:
     if spec.bucket_key:
         return {"bucket": str(spec.num_buckets), "bucket-key": ",".join(spec.bucket_key)}
     return {"bucket": str(spec.num_buckets if spec.primary_key else UNAWARE_BUCKETS)}
@@ -196,11 +196,11 @@ def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     found += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
     found += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
-    options = _bucket_options(spec)
+    options = bucket_options(spec)
     for name in ("bucket", "bucket-key"):
         found += _difference(f"option {name}", lake.options.get(name), options.get(name))
     if spec.primary_key:
-        for name, expected in _KEYED_OPTIONS.items():
+        for name, expected in KEYED_OPTIONS.items():
             found += _difference(f"option {name}", lake.options.get(name, expected), expected)
     for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):

@@ -109,6 +109,13 @@ def read_row_groups(
         yield from read_split(files, split, projection)
 
 
+def owner_of(files: FileAccess, location: str) -> str | None:
+    """Uuid of the table that wrote the file; None where another engine did."""
+    with _opened(files, location) as file:
+        found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
+    return None if found is None else str(found, "utf-8", "replace")
+
+
 def sorted_by(files: FileAccess, location: str) -> str | None:
     """The field ids by which the file says that its rows are sorted; None for a file that another engine wrote."""
     with _opened(files, location) as file:

@@ -65,6 +65,8 @@ class NewestRows:
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_places = key
         self.num_read = 0
+        self.num_tied = 0
+        """Keys of which two rows have the largest number: which of them counts is not said."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises `CorruptDataError` where a file is not sorted by the key."""
@@ -96,6 +98,9 @@ class NewestRows:
         by_age = np.argsort(sequences, kind="stable")
         order, is_first = sorted_places(keys.take(pa.array(by_age)))
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
+        older = by_age[order[np.maximum(ends - 1, 0)]]
+        is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
+        self.num_tied += int(np.count_nonzero(is_tied))
         newest = pa.array(by_age[order[ends]])
         schema = parts[0][0].schema
         columns = [pa.concat_arrays([rows.column(i) for rows, _ in parts]).take(newest) for i in range(len(schema))]
