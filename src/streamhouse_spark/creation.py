@@ -51,7 +51,7 @@ def create_action(
     texts = {str(k): str(v) for k, v in (properties or {}).items()}
     if ADOPTED in texts:
         raise InvalidOptionError(
-            f"table {path}: the property {ADOPTED} says that a table was made of an Iceberg table, and is set by "
+            f"table {path}: the property {ADOPTED} says that a table was made of a lake table, and is set by "
             "adopting one (adopt_table); leave it out"
         )
     if adopted is not None:

@@ -72,7 +72,7 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was made of an Iceberg table later, at "
+            f"{state.name} as of {timestamp_ms} ms: the table was made of a lake table later, at "
             f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time",
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}

@@ -56,7 +56,7 @@ class TableProperties:
     skip segments; ``*`` means all that can have them. Where not set: the partition columns, the bucket key, and
     columns of dates and timestamps."""
     datalake_adopted: str | None = None
-    """``table.datalake.adopted``: the newest snapshot of the Iceberg table that the table was made of, or ``empty``.
+    """``table.datalake.adopted``: the newest snapshot of the lake table that the table was made of, or ``empty``.
     Set by adopting it."""
     comment: str | None = None
     """``comment``: what the table is for, in the user's words."""
@@ -70,7 +70,7 @@ class TableProperties:
 PRIMARY_KEY: Final = "primary.key"
 ADOPTED: Final = "table.datalake.adopted"
 NOTHING_ADOPTED: Final = "empty"
-"""Its value where the Iceberg table had no snapshot."""
+"""Its value where the lake table had no snapshot."""
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"

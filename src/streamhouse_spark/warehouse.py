@@ -234,22 +234,26 @@ class Warehouse:
         properties: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AdoptReport:
-        """Make a table of an Iceberg table that is there, whose rows become its history without being written again.
+        """Make a table of a lake table that is there, whose rows become its history without being written again.
 
-        ``lake`` is the ``<database>.<table>`` of the Iceberg table in the lake's catalog, that of ``name`` by default;
-        columns, partitions and buckets are its own. Offset 0 is behind its rows: reads of the table and of its lake
-        have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the same
-        Iceberg table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, rows have
-        to be unique by key, which is verified; they are also copied to the hot store as snapshots by key, bucket by
-        bucket, each sorted in memory, so that lookups and changes know them and streams begin with them.
+        ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
+        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` says which of the
+        two it is; without it, what lies in the warehouse does. Offset 0 is behind its rows: reads of the table and of
+        its lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in
+        the same lake table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, and
+        always the Paimon table's own, rows are copied to the hot store as snapshots by key, bucket by bucket, each
+        sorted in memory, so that lookups and changes know them and streams begin with them. That the Iceberg table's
+        are unique by key is verified; of the Paimon table's the newest of each key counts.
 
-        A warehouse is made around a folder ``lake`` with Iceberg tables where there is none yet. Dropping the table
-        leaves the Iceberg table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
+        A warehouse is made around a folder ``lake`` with such tables where there is none yet. Dropping the table
+        leaves the lake table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
-        `LakeMismatchError` naming all that does not fit (format version, partitions, types, nested required fields,
-        equality deletes, keys that are not unique, another owner), `TableExistsError`, `InvalidOptionError`, all before
-        the Iceberg table or the name is touched; `CommitConflictError` where the Iceberg table changed meanwhile.
+        `LakeMismatchError` naming all that does not fit (of Iceberg format version, partitions, types, nested required
+        fields, equality deletes, keys that are not unique; of Paimon types, dynamic or postponed buckets, merge
+        engines, changelog producers, deletion vectors, rows whose order is not told; another owner),
+        `TableExistsError`, `InvalidOptionError`, all before the lake table or the name is touched;
+        `CommitConflictError` where the lake table changed meanwhile.
         """
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))

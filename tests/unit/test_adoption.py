@@ -239,7 +239,7 @@ def test_the_past_of_the_lake_is_read_from_the_lake(table, wh, clock):
     tier(table)
     assert rows_of(table.lake.to_arrow(as_of_snapshot=adopted)) == OLD
     assert rows_of(table.to_arrow(as_of_timestamp_ms=table.state.created_ms)) == OLD
-    with pytest.raises(OffsetsTrimmedError, match="was made of an Iceberg table later"):
+    with pytest.raises(OffsetsTrimmedError, match="was made of a lake table later"):
         table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
 
 
@@ -336,12 +336,14 @@ def test_arguments_that_cannot_be(wh, catalog):
     made(catalog)
     with pytest.raises(LakeMismatchError, match=r"there is no Iceberg table sales\.absent"):
         wh.adopt_table("sales.orders", "sales.absent")
+    with pytest.raises(LakeMismatchError, match=r"there is no Paimon table at .*/sales\.db/orders to adopt"):
+        wh.adopt_table("sales.orders", properties={"table.datalake.format": "paimon"})
     with pytest.raises(LakeMismatchError, match="'n' of the primary key is optional, expected required"):
         wh.adopt_table("sales.orders", primary_key=["n"])
     with pytest.raises(InvalidOptionError, match="expected a list of column names"):
         wh.adopt_table("sales.orders", primary_key="id")
     for properties, words in (
-        ({"table.datalake.format": "paimon"}, "Iceberg lake"),
+        ({"table.datalake.format": "parquet"}, "expected iceberg or paimon"),
         ({"table.datalake.enabled": "false"}, "which is enabled"),
         ({"bucket.key": "id"}, "has no buckets"),
         ({ADOPTED: "5"}, "set by adopting one"),

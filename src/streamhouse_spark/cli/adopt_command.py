@@ -1,4 +1,4 @@
-"""``adopt``: a table of an Iceberg table that is there."""
+"""``adopt``: a table of an Iceberg or Paimon table that is there."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ streamhouse -w ./warehouse adopt sales.people --primary-key id
 """,
 )
 @click.argument("table")
-@click.option("--lake", metavar="DATABASE.TABLE", help="The Iceberg table; by default it has the table's own name.")
+@click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default it has the table's own name.")
 @click.option(
     "--primary-key",
     multiple=True,
     callback=take_names,
     metavar="COLUMNS",
-    help="Makes a table that takes upserts; rows have to be unique by it.",
+    help="Makes a table that takes upserts; rows have to be unique by it. A Paimon table has its own.",
 )
 @click.option(
     "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
@@ -44,10 +44,11 @@ def adopt(
     properties: Mapping[str, str],
     dry_run: bool,
 ) -> None:
-    """Make a table of an Iceberg table that is there, with its rows.
+    """Make a table of an Iceberg or Paimon table that is there, with its rows.
 
-    They become the table's history and are not written again; new rows are tiered into the same Iceberg table. Dropping
-    the table later leaves the Iceberg table, with all that was tiered.
+    They become the table's history and are not written again; new rows are tiered into the same lake table. Dropping
+    the table later leaves the lake table, with all that was tiered. Where both kinds of table have the name,
+    -p table.datalake.format=paimon says which one.
     """
     report = session.warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
     document = {**asdict(report), "dry_run": dry_run}

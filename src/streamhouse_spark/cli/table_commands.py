@@ -409,7 +409,7 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
     )
     if opened.properties.datalake_adopted is not None:
-        what += "; the Iceberg table was adopted and stays, with all rows in it"
+        what += "; the lake table was adopted and stays, with all rows in it"
     if dry_run:
         session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {what}", markup=False))
         return

@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
-    """Rows of an Iceberg table that a table was made of have no offsets: a range from the beginning must not leave them
+    """Rows of a lake table that a table was made of have no offsets: a range from the beginning must not leave them
     out unseen. Of changes only those are asked for that were made since. Raises `InvalidOptionError`.
     """
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
     if is_full and adopts_rows and not options.read_change_feed:
         raise InvalidOptionError(
-            f"{state.name} was made of an Iceberg table, whose rows have no offsets and are not streamed: say "
+            f"{state.name} was made of a lake table, whose rows have no offsets and are not streamed: say "
             "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"
         )
 

@@ -1,4 +1,4 @@
-"""The rows that a table with a primary key begins with where it is made of an Iceberg table.
+"""The rows that a table with a primary key begins with where it is made of a lake table.
 
 Of each bucket they are a snapshot by key behind one change, the insertion of the first of them, which is trimmed at
 once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the snapshot, and

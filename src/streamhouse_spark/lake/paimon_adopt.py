@@ -70,13 +70,11 @@ class PaimonAdoption:
                 "lies in <database>.db/<table> of the lake's folder"
             )
         layout = layout_of(table.schema)
-        found = [*layout.problems, *unfit_options(table.schema)]
-        _refuse(table, found)
         columns = lake_schema(table.schema).columns
         schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
         spec = _spec(path, place, table.schema, schema, layout)
         claimed = _with_options(table.schema, claimed_options(table.schema, spec, write_only=False))
-        _refuse(table, differences(claimed, spec))
+        _refuse(table, [*layout.problems, *unfit_options(table.schema), *differences(claimed, spec)])
         entries = MetadataReader(table, PaimonFiles(opened.files)).live(table.snapshot)
         _refuse(table, _unfit_files(table, entries, layout))
         return Adoptable(
@@ -158,7 +156,7 @@ class PaimonAdoption:
         if table is None or table.owner != spec.table_uuid:
             return
         options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
-        before = _before_claim(table, spec.table_uuid).options.get(_KEPT_BY_RELEASE)
+        before = _before_claim(table).options.get(_KEPT_BY_RELEASE)
         options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
         options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
         for key in (place.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
@@ -266,10 +264,10 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
     return replace(lake, options=dict(options))
 
 
-def _before_claim(table: PaimonTable, table_uuid: str) -> PaimonSchema:
-    """The newest schema from before the lake was this table's."""
-    others = [i for i, schema in table.schemas.items() if schema.options.get(TABLE_UUID_PROPERTY) != table_uuid]
-    return table.schemas[max(others, default=0)]
+def _before_claim(table: PaimonTable) -> PaimonSchema:
+    """The newest schema from when the lake was nobody's."""
+    free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
+    return table.schemas[max(free, default=0)]
 
 
 def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> None:

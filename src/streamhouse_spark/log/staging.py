@@ -209,8 +209,8 @@ def truncating(state: TableState) -> tuple[Truncate, ...]:
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
     if adopts_rows and state.truncation is None and state.begins_at(state.ends):
         raise InvalidOptionError(
-            f"{state.name} was made of an Iceberg table and no row was appended since, so that it cannot be truncated "
-            "or overwritten yet; append a row first, or drop the table and delete the Iceberg table's rows"
+            f"{state.name} was made of a lake table and no row was appended since, so that it cannot be truncated "
+            "or overwritten yet; append a row first, or drop the table and delete the lake table's rows"
         )
     return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 

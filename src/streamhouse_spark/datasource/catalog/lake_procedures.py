@@ -61,5 +61,7 @@ def rewrite_manifests(connection: Connection, given: Mapping[str, Any]) -> Rows:
 def adopt(connection: Connection, given: Mapping[str, Any]) -> Rows:
     name, lake = table_name_of(given["table"]), given["lake"]
     key = parse_names(given["primary_key"] or "")
-    report = connection.warehouse().adopt_table(name, lake, primary_key=key, dry_run=given["dry_run"])
+    properties = {} if given["format"] is None else {"table.datalake.format": given["format"]}
+    warehouse = connection.warehouse()
+    report = warehouse.adopt_table(name, lake, primary_key=key, properties=properties, dry_run=given["dry_run"])
     return [(report.table, report.location, report.snapshot_id, report.rows, report.files, given["dry_run"])]

@@ -175,12 +175,13 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "adopt",
-            "Make a table of an Iceberg table that is there, whose rows are not written again",
+            "Make a table of an Iceberg or Paimon table that is there, whose rows are not written again",
             (
                 Parameter("table", "string", "Name of the new table, <database>.<table>"),
-                Parameter("lake", "string", "The Iceberg table in the lake's catalog; the same name if null", "NULL"),
+                Parameter("lake", "string", "The table in the lake's catalog; the same name if null", "NULL"),
                 Parameter("primary_key", "string", "Columns that tell rows apart, with commas between them", "NULL"),
                 _DRY_RUN,
+                Parameter("format", "string", "iceberg or paimon; if null, as the table is that lies there", "NULL"),
             ),
             "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
             "files bigint not null, dry_run boolean not null",
