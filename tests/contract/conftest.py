@@ -1,4 +1,4 @@
-"""Each case runs over both lake formats on a local disk; ten of them also on S3, and all of them there when
+"""Each case runs over both lake formats on a local disk; eleven of them also on S3, and all of them there when
 ``STREAMHOUSE_TEST_CONTRACT=s3`` says so.
 """
 

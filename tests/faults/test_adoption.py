@@ -1,9 +1,10 @@
-"""A fault at every storage call of an adoption: the Iceberg table keeps its rows, and can be adopted afterwards."""
+"""A fault at every storage call of an adoption: the lake table keeps its rows, and can be adopted afterwards."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
+from interop.paimon_cases import Stock
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError, TableExistsError
 from streamhouse_spark.kv.tablets import close_tablets
@@ -28,18 +30,66 @@ NEW = [{"id": 10, "text": "new"}]
 DAY_MS = 24 * 3600 * 1000
 
 
+class Iceberg:
+    """pyiceberg, which knows nothing of us."""
+
+    def __init__(self, folder: Path) -> None:
+        pass
+
+    def make(self, storage: Storage, key: Sequence[str]) -> None:
+        made = self._catalog(storage).create_table("d.t", SCHEMA, properties={"format-version": "2"})
+        made.append(pa.Table.from_pylist(OLD, schema=SCHEMA))
+
+    def ids(self, storage: Storage) -> list[int]:
+        return ids(self._catalog(storage).load_table("d.t").scan().to_arrow())
+
+    def owner(self, storage: Storage) -> str | None:
+        return self._catalog(storage).load_table("d.t").properties.get(TABLE_UUID_PROPERTY)
+
+    def _catalog(self, storage: Storage) -> FileCatalog:
+        return FileCatalog(storage, world=sim_world(9))
+
+
+class Paimon:
+    """pypaimon, which knows nothing of us."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stock: Stock | None = None
+
+    def make(self, storage: Storage, key: Sequence[str]) -> None:
+        stock = Stock(storage, self._folder / "made")
+        options = {"primary_key": key, "bucket": "2"} if key else {}
+        stock.make("d.t", SCHEMA, OLD[:2], OLD[2:], **options)
+
+    def ids(self, storage: Storage) -> list[int]:
+        return sorted(row["id"] for row in self._stock_of(storage).read("d.t"))
+
+    def owner(self, storage: Storage) -> str | None:
+        return self._stock_of(storage).options("d.t").get(TABLE_UUID_PROPERTY)
+
+    def _stock_of(self, storage: Storage) -> Stock:
+        self._stock = self._stock or Stock(storage, self._folder / "read")
+        return self._stock.on(storage)
+
+
+@pytest.fixture(params=[Iceberg, Paimon], ids=["iceberg", "paimon"])
+def engine(request, tmp_path):
+    return request.param(tmp_path)
+
+
 def opened(storage: Storage, seed: int, clock: SimClock | None = None) -> Warehouse:
     return Warehouse("wh", storage=storage, world=sim_world(seed, clock))
 
 
-def prepared(*, left_behind: bool, clock: SimClock | None = None, key: Sequence[str] = ()) -> MemoryStorage:
-    """An Iceberg table with rows; with ``left_behind`` one that an adoption died on, which had claimed it already."""
+def prepared(
+    engine: Iceberg | Paimon, *, left_behind: bool, clock: SimClock | None = None, key: Sequence[str] = ()
+) -> MemoryStorage:
+    """A lake table with rows; with ``left_behind`` one that an adoption died on, which had claimed it already."""
     storage = MemoryStorage(sim_world(0, clock))
     warehouse = opened(storage, 1, clock)
     warehouse.create_database("d")
-    catalog = FileCatalog(storage, world=warehouse.world)
-    made = catalog.create_table("d.t", SCHEMA, properties={"format-version": "2"})
-    made.append(pa.Table.from_pylist(OLD, schema=SCHEMA))
+    engine.make(storage, key)
     if left_behind:
         warehouse.adopt_table("d.t", primary_key=key)
         storage.delete("d/t/names/00000001.json")
@@ -57,11 +107,10 @@ def ids(found: pa.Table) -> list[int]:
     return sorted(found["id"].to_pylist())
 
 
-def check(storage: Storage, key: Sequence[str] = ()) -> str:
+def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -> str:
     """Whatever the attempt left: one adoption later the table is there, and takes rows."""
     warehouse = opened(storage, 3)
-    catalog = FileCatalog(storage, world=warehouse.world)
-    assert ids(catalog.load_table("d.t").scan().to_arrow()) == [0, 1, 2]
+    assert engine.ids(storage) == [0, 1, 2]
     try:
         warehouse.adopt_table("d.t", primary_key=key)
         found = "adopted later"
@@ -75,9 +124,8 @@ def check(storage: Storage, key: Sequence[str] = ()) -> str:
     else:
         table.append(NEW)
     tier_table(table, run_tasks_locally(storage, table.settings, table.world))
-    lake = catalog.load_table("d.t")
-    assert ids(lake.scan().to_arrow()) == [0, 1, 2, 10] == ids(table.to_arrow())
-    assert lake.properties[TABLE_UUID_PROPERTY] == table.uuid
+    assert engine.ids(storage) == [0, 1, 2, 10] == ids(table.to_arrow())
+    assert engine.owner(storage) == table.uuid
     with pytest.raises(LakeMismatchError, match=r"is the lake of table d\.t"):
         warehouse.adopt_table("d.other", "d.t", primary_key=key)
     return found
@@ -85,13 +133,20 @@ def check(storage: Storage, key: Sequence[str] = ()) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("left_behind", "key"),
-    [(False, ()), (True, ()), (False, ("id",))],
-    ids=["new", "taken over", "keyed"],
+    ("engine", "left_behind", "key"),
+    [
+        pytest.param(Iceberg, False, (), id="iceberg, new"),
+        pytest.param(Iceberg, True, (), id="iceberg, taken over"),
+        pytest.param(Iceberg, False, ("id",), id="iceberg, keyed"),
+        pytest.param(Paimon, False, (), id="paimon, new"),
+        pytest.param(Paimon, True, (), id="paimon, taken over", marks=pytest.mark.soak),
+        pytest.param(Paimon, False, ("id",), id="paimon, keyed"),
+    ],
+    indirect=["engine"],
 )
-def test_every_fault_at_every_call_of_an_adoption(own_cache, monkeypatch, left_behind, key):
+def test_every_fault_at_every_call_of_an_adoption(engine, own_cache, monkeypatch, left_behind, key):
     outcomes: Counter[str] = Counter()
-    begin = prepared(left_behind=left_behind, key=key)
+    begin = prepared(engine, left_behind=left_behind, key=key)
 
     def run(storage: Storage) -> None:
         clear_manifest_cache()
@@ -106,7 +161,7 @@ def test_every_fault_at_every_call_of_an_adoption(own_cache, monkeypatch, left_b
                 try:
                     close_tablets()  # tables of all attempts have the same identity
                     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache / str(outcomes.total())))
-                    found = check(attempt.store, key)
+                    found = check(engine, attempt.store, key)
                 except (AssertionError, StreamhouseError) as error:
                     raise AssertionError(f"{attempt}: {error}") from error
                 outcomes[f"{type(attempt.raised).__name__}, {found}"] += 1
@@ -115,24 +170,23 @@ def test_every_fault_at_every_call_of_an_adoption(own_cache, monkeypatch, left_b
     assert sum(n for name, n in outcomes.items() if name.endswith("was adopted")) > 5
 
 
-def test_cleaning_after_a_dead_adoption_frees_the_lake():
+def test_cleaning_after_a_dead_adoption_frees_the_lake(engine):
     clock = SimClock()
-    storage = prepared(left_behind=True, clock=clock)
+    storage = prepared(engine, left_behind=True, clock=clock)
     warehouse = opened(storage, 4, clock)
     for _ in range(5):
         clock.advance(2 * DAY_MS)
         warehouse.clean_dropped()
-    lake = FileCatalog(storage, world=warehouse.world).load_table("d.t")
-    assert TABLE_UUID_PROPERTY not in lake.properties
-    assert ids(lake.scan().to_arrow()) == [0, 1, 2]
-    assert check(storage) == "adopted later"
+    assert engine.owner(storage) is None
+    assert engine.ids(storage) == [0, 1, 2]
+    assert check(engine, storage) == "adopted later"
 
 
-def test_an_adopter_that_slept_is_stopped():
+def test_an_adopter_that_slept_is_stopped(engine):
     """It wakes up behind its claim, when another has adopted the lake."""
     from streamhouse_spark import adoption
 
-    storage = prepared(left_behind=False)
+    storage = prepared(engine, left_behind=False)
     slow = opened(storage, 5)
     point = adoption.names.point
 

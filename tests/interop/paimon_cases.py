@@ -22,6 +22,13 @@ class Stock:
         self._storage = storage
         self._folder = folder
         self._catalog = CatalogFactory.create({"warehouse": str(folder / LAKE)})
+        self._pulled: dict[Path, bytes] = {}
+        """What is in the folder, as far as it is known."""
+
+    def on(self, storage: Storage) -> Stock:
+        """The same folder for another storage: most files of two attempts are the same."""
+        self._storage = storage
+        return self
 
     def make(
         self,
@@ -75,20 +82,23 @@ class Stock:
         return found
 
     def pull(self) -> None:
-        kept = {info.key for info in self._storage.list(LAKE)}
-        for path in [path for path in (self._folder / LAKE).rglob("*") if path.is_file()]:
-            if str(path.relative_to(self._folder)) not in kept:
-                path.unlink()
-        for key in kept:
-            path = self._folder / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._storage.read(key))
+        kept = {self._folder / info.key: info.key for info in self._storage.list(LAKE)}
+        for path in [path for path in (self._folder / LAKE).rglob("*") if path.is_file() and path not in kept]:
+            path.unlink()
+            self._pulled.pop(path, None)
+        for path, key in kept.items():
+            data = self._storage.read(key)
+            if self._pulled.get(path) != data:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+                self._pulled[path] = data
 
     def _push(self) -> None:
         there = {info.key for info in self._storage.list(LAKE)}
         for path in sorted(path for path in (self._folder / LAKE).rglob("*") if path.is_file()):
             key = str(path.relative_to(self._folder))
             data = path.read_bytes()
+            self._pulled.pop(path, None)
             if key in there and self._storage.read(key) == data:
                 continue
             if path.name.startswith("snapshot-"):

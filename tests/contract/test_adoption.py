@@ -1,0 +1,97 @@
+"""A lake table that was there becomes the history of a table: the same over both lakes, made by another library."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from contract.house import rows
+from interop.paimon_cases import Stock
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableExistsError
+from streamhouse_spark.lake.file_catalog import FileCatalog
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+OLD = [{"id": i, "name": f"old {i}"} for i in range(6)]
+
+
+def plain(*ids: int, name: str = "new") -> list[dict]:
+    return [{"id": i, "name": name} for i in ids]
+
+
+@pytest.fixture
+def made(house, tmp_path):
+    """Makes ``default.t`` of `OLD`, in two commits, with a library that knows nothing of us."""
+
+    def make(*key: str) -> None:
+        house.wh.create_database("default")
+        if house.lake_format == "iceberg":
+            fields = [NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType())]
+            schema = Schema(*fields, identifier_field_ids=[1] if key else [])
+            lake = FileCatalog(house.wh.storage).create_table("default.t", schema, properties={"format-version": "2"})
+            for part in (OLD[:3], OLD[3:]):
+                lake.append(pa.Table.from_pylist(part, schema=SCHEMA))
+            return
+        options = {"primary_key": key, "bucket": "1"} if key else {}
+        Stock(house.wh.storage, tmp_path / "stock").make("default.t", SCHEMA, OLD[:3], OLD[3:], **options)
+
+    return make
+
+
+class TestAAdoption:
+    def test_a1_rows_are_the_history_and_rounds_go_on(self, house, made):
+        made()
+        assert house.wh.adopt_table("default.t", dry_run=True) == house.wh.adopt_table("default.t")
+        table = house.wh.table("default.t")
+        house.agree(table, OLD)
+        table.append(plain(6))
+        assert rows(table.to_arrow()) == [*OLD, *plain(6)]
+        house.tier(table)
+        house.agree(table, [*OLD, *plain(6)])
+        assert rows(house.other_process().table("default.t").to_arrow()) == [*OLD, *plain(6)]
+
+    def test_a2_upkeep_and_truncation(self, house, made):
+        made()
+        house.wh.adopt_table("default.t", properties={"table.log.ttl": "1s"})
+        table = house.wh.table("default.t")
+        for i in range(6, 14):
+            table.append(plain(i))
+            house.tier(table)
+        table.lake.compact()
+        house.age()
+        table.maintain()
+        table.lake.expire_snapshots(retain_last=1)
+        house.agree(table, [*OLD, *plain(*range(6, 14))])
+        table.truncate()
+        house.tier(table)
+        house.agree(table, [])
+
+    @pytest.mark.also_on_s3
+    def test_a3_by_key(self, house, made):
+        made("id")
+        house.wh.adopt_table("default.t", primary_key=["id"])
+        table = house.wh.table("default.t")
+        house.agree(table, OLD)
+        table.upsert(plain(0, 7))
+        table.delete([5])
+        changes = house.wh.view("default.t$binlog").to_arrow().to_pylist()
+        assert sorted((c["before"] or {"name": "none"})["name"] for c in changes) == ["none", "old 0", "old 5"]
+        house.tier(table)
+        house.agree(table, [*plain(0, 7), *OLD[1:5]])
+        assert table.lookup([1, 5])["name"].to_pylist() == ["old 1", None]
+        table.lake.compact()
+        house.agree(table, [*plain(0, 7), *OLD[1:5]])
+
+    def test_a4_one_lake_has_one_table(self, house, made):
+        made()
+        house.wh.adopt_table("default.t")
+        with pytest.raises(TableExistsError):
+            house.wh.adopt_table("default.t")
+        with pytest.raises(LakeMismatchError, match=r"is the lake of table default\.t"):
+            house.wh.adopt_table("default.other", "default.t")
+        with pytest.raises(InvalidOptionError, match="append a row first"):
+            house.wh.table("default.t").truncate()
+        house.wh.drop_table("default.t")
+        house.wh.adopt_table("default.other", "default.t")
+        house.agree(house.wh.table("default.other"), OLD)
