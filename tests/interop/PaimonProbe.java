@@ -2,6 +2,8 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
@@ -18,11 +20,13 @@ import org.apache.paimon.data.InternalArray;
 import org.apache.paimon.data.InternalMap;
 import org.apache.paimon.data.InternalRow;
 import org.apache.paimon.data.Timestamp;
+import org.apache.paimon.disk.IOManager;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.options.Options;
 import org.apache.paimon.predicate.PredicateBuilder;
 import org.apache.paimon.reader.RecordReader;
+import org.apache.paimon.schema.Schema;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.Table;
 import org.apache.paimon.table.sink.BatchTableCommit;
@@ -32,8 +36,10 @@ import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.types.ArrayType;
 import org.apache.paimon.types.DataField;
 import org.apache.paimon.types.DataType;
+import org.apache.paimon.types.DataTypes;
 import org.apache.paimon.types.DecimalType;
 import org.apache.paimon.types.MapType;
+import org.apache.paimon.types.RowKind;
 import org.apache.paimon.types.RowType;
 import org.apache.paimon.utils.CloseableIterator;
 import org.apache.paimon.utils.TypeUtils;
@@ -62,12 +68,18 @@ public final class PaimonProbe {
         Options options = new Options();
         options.set("warehouse", asked[1]);
         try (Catalog catalog = CatalogFactory.createCatalog(CatalogContext.create(options))) {
-            Table table = catalog.getTable(Identifier.fromString(asked[2]));
+            Identifier name = Identifier.fromString(asked[2]);
+            if (asked[0].equals("make")) {
+                make(catalog, name, asked);
+                return;
+            }
+            Table table = catalog.getTable(name);
             switch (asked[0]) {
                 case "read" -> read(table, asked, output);
                 case "expire" -> output.println(expire(table, Integer.parseInt(asked[3])));
                 case "clean" -> output.println(clean(table));
                 case "append" -> append(table, Long.parseLong(asked[3]), asked[4]);
+                case "write" -> write(table, asked);
                 default -> throw new IllegalArgumentException(asked[0]);
             }
         }
@@ -120,6 +132,44 @@ public final class PaimonProbe {
         try (BatchTableWrite write = builder.newWrite();
                 BatchTableCommit commit = builder.newCommit()) {
             write.write(GenericRow.of(id, BinaryString.fromString(name)));
+            commit.commit(write.prepareCommit());
+        }
+    }
+
+    /** Columns of the key, partition columns, and options as key=value, each with commas between them. */
+    private static void make(Catalog catalog, Identifier name, String[] asked) throws Exception {
+        Schema.Builder schema = Schema.newBuilder();
+        schema.column("id", DataTypes.BIGINT().notNull()).column("name", DataTypes.STRING());
+        schema.column("day", DataTypes.DATE().notNull());
+        schema.primaryKey(words(asked[3])).partitionKeys(words(asked[4]));
+        for (String option : words(asked[5])) {
+            schema.option(option.split("=")[0], option.split("=")[1]);
+        }
+        catalog.createDatabase(name.getDatabaseName(), true);
+        catalog.createTable(name, schema.build(), false);
+    }
+
+    private static List<String> words(String text) {
+        return text.isEmpty() ? List.of() : List.of(text.split(","));
+    }
+
+    /** A kind (+I or -D), a name and a day for all, then ids, with commas between them; "compact" merges what is there. */
+    private static void write(Table table, String[] asked) throws Exception {
+        BatchWriteBuilder builder = table.newBatchWriteBuilder();
+        Path folder = Files.createTempDirectory("paimon");
+        try (IOManager files = IOManager.create(folder.toString());
+                BatchTableWrite write = builder.newWrite();
+                BatchTableCommit commit = builder.newCommit()) {
+            write.withIOManager(files);
+            RowKind kind = RowKind.fromShortString(asked[3]);
+            for (String id : words(asked[6])) {
+                BinaryString name = BinaryString.fromString(asked[4]);
+                GenericRow row = GenericRow.ofKind(kind, Long.parseLong(id), name, Integer.parseInt(asked[5]));
+                write.write(row);
+                if (asked.length > 7) {
+                    write.compact(write.getPartition(row), write.getBucket(row), true);
+                }
+            }
             commit.commit(write.prepareCommit());
         }
     }

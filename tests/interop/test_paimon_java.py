@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -276,3 +277,79 @@ def test_dropped_partitions_are_gone(wh, java):
     assert sorted_rows(java.read(table)) == sorted_rows(table.to_arrow())
     assert java.read(table).num_rows == left
     assert 0 < left < 40
+
+
+def _made_by_java(wh: Warehouse, java: Probe, key: str, partitions: str, options: str) -> Any:
+    """What names a table for the Java program, before there is one of ours."""
+    named = SimpleNamespace(storage=wh.storage, name="sales.orders")
+    java.ask("make", named, key, partitions, options)
+    return named
+
+
+_DAYS = (dt.date(2026, 1, 1), dt.date(2026, 1, 2))
+_SINCE_1970 = [(day - dt.date(1970, 1, 1)).days for day in _DAYS]
+
+
+def _by_id(found: pa.Table) -> list[dict[str, Any]]:
+    return found.sort_by("id").to_pylist()
+
+
+@pytest.mark.parametrize(("partitions", "options"), [("", ""), ("day", ""), ("", "bucket=3,bucket-key=id")])
+def test_a_log_that_it_made_is_adopted(wh, java, partitions, options):
+    named = _made_by_java(wh, java, "", partitions, options)
+    java.ask("write", named, "+I", "old", _SINCE_1970[0], "1,2,3")
+    java.ask("write", named, "+I", "old", _SINCE_1970[1], "4,5")
+    assert wh.adopt_table("sales.orders").rows == 5
+    table = wh.table("sales.orders")
+    assert table.properties.bucket_key == (("id",) if options else ())
+    expected = [{"id": i, "name": "old", "day": _DAYS[i > 3]} for i in range(1, 6)]
+    for _ in range(3):
+        assert _by_id(java.read(table)) == _by_id(table.lake.to_arrow()) == expected
+        new = {"id": 10 + len(expected), "name": "new", "day": _DAYS[0]}
+        expected.append(new)
+        _tier(table, pa.Table.from_pylist([new], schema=table.schema))
+    java.ask("write", table, "+I", "theirs", _SINCE_1970[0], "99")
+    expected.append({"id": 99, "name": "theirs", "day": _DAYS[0]})
+    for found in (java.read(table), table.lake.to_arrow()):
+        assert _by_id(found) == expected
+    if options:
+        assert java.read(table, "", "id", 2)["name"].to_pylist() == ["old"], "in the bucket where it looks"
+    wh.drop_table("sales.orders")
+    wh.adopt_table("sales.orders")
+    assert _by_id(wh.table("sales.orders").to_arrow()) == expected
+
+
+@pytest.mark.parametrize(("key", "partitions"), [("id", ""), ("day,id", "day")])
+def test_rows_by_key_that_it_made_merged_and_deleted_are_adopted(wh, java, own_cache, key, partitions):
+    named = _made_by_java(wh, java, key, partitions, "bucket=2")
+    java.ask("write", named, "+I", "first", _SINCE_1970[0], "1,2,3,4,5,6")
+    java.ask("write", named, "+I", "merged", _SINCE_1970[0], "1,2,3", "compact")
+    java.ask("write", named, "-D", "gone", _SINCE_1970[0], "4")
+    java.ask("write", named, "+I", "last", _SINCE_1970[0], "2")
+    wh.adopt_table("sales.orders")
+    table = wh.table("sales.orders")
+    names = {1: "merged", 2: "last", 3: "merged", 5: "first", 6: "first"}
+
+    def agree() -> None:
+        for found in (java.read(table), table.lake.to_arrow(), table.to_arrow()):
+            assert dict(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True)) == names
+            assert found.num_rows == len(names)
+
+    agree()
+    for n in range(2):
+        table.upsert([{"id": i, "name": f"round {n}", "day": _DAYS[0]} for i in (2, 3, 4)])
+        table.delete([{k: v for k, v in (("id", 5 + n), ("day", _DAYS[0])) if k in key.split(",")}])
+        _tier(table)
+        names |= dict.fromkeys((2, 3, 4), f"round {n}")
+        del names[5 + n]
+        agree()
+    table.lake.compact()
+    agree()
+    java.ask("write", table, "+I", "theirs", _SINCE_1970[0], "1,7")
+    names |= {1: "theirs", 7: "theirs"}
+    for found in (java.read(table), table.lake.to_arrow()):
+        assert dict(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True)) == names
+    table.upsert([{"id": 7, "name": "ours", "day": _DAYS[0]}])
+    _tier(table)
+    names[7] = "ours"
+    agree()

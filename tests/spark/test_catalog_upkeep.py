@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from interop.paimon_cases import Stock
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.file_catalog import FileCatalog
@@ -101,3 +102,32 @@ def test_adopted_rows_by_key_in_sql(spark, lake, tmp_path):
         ("update_after", 2, "changed"),
         ("update_before", 2, "old"),
     ]
+
+
+def test_adopted_paimon_rows_in_sql(spark, wh: Warehouse, tmp_path):
+    """Files of pypaimon have no field ids, those with a key are merged; aggregates and streams as of any table."""
+    spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.upkeep")
+    stock = Stock(wh.storage, tmp_path / "stock")
+    old = [{"id": i, "text": "old"} for i in (1, 2, 3)]
+    stock.make("upkeep.paimon_rows", SCHEMA, old)
+    stock.make("upkeep.paimon_people", SCHEMA, [{"id": 1, "text": "older"}], old, primary_key=["id"], bucket="2")
+    assert call(spark, "adopt(table => 'upkeep.paimon_rows', format => 'paimon')")["rows"] == 3
+    assert call(spark, "adopt('upkeep.paimon_people')")["rows"] == 4
+    spark.sql("INSERT INTO streamhouse.upkeep.paimon_rows VALUES (4, 'new')")
+    spark.sql("UPDATE streamhouse.upkeep.paimon_people SET text = 'changed' WHERE id = 2")
+    spark.sql("DELETE FROM streamhouse.upkeep.paimon_people WHERE id = 3")
+    expected = {
+        "paimon_rows": [(1, "old"), (2, "old"), (3, "old"), (4, "new")],
+        "paimon_people": [(1, "old"), (2, "changed")],
+    }
+    for name, wanted in expected.items():
+        assert rows(spark, f"upkeep.{name}") == wanted
+        assert rows(spark, f"upkeep.`{name}$lake`") == [(1, "old"), (2, "old"), (3, "old")]
+        call(spark, f"tier('upkeep.{name}')")
+        assert rows(spark, f"upkeep.{name}") == wanted == rows(spark, f"upkeep.`{name}$lake`")
+        found = spark.sql(f"SELECT count(*), max(id) FROM streamhouse.upkeep.{name} WHERE text <> 'new'").first()
+        assert found[:] == (len([row for row in wanted if row[1] != "new"]), max(i for i, t in wanted if t != "new"))
+        assert sorted((row["id"], row["text"]) for row in stock.read(f"upkeep.{name}")) == wanted
+    spark.sql("ALTER TABLE streamhouse.upkeep.paimon_rows RENAME COLUMN text TO words")
+    found = spark.sql("SELECT words FROM streamhouse.upkeep.paimon_rows WHERE id < 3 OR words = 'new'").collect()
+    assert sorted(row[0] for row in found) == ["new", "old", "old"]
