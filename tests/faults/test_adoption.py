@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.faulty_storage import WRITES, Fault, sweep
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from streamhouse_spark.datasource.tiering_job import tier_table
-from streamhouse_spark.errors import LakeMismatchError, StreamhouseError, TableExistsError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
@@ -40,6 +41,9 @@ class Iceberg:
         made = self._catalog(storage).create_table("d.t", SCHEMA, properties={"format-version": "2"})
         made.append(pa.Table.from_pylist(OLD, schema=SCHEMA))
 
+    def append(self, storage: Storage, rows: list[dict]) -> None:
+        self._catalog(storage).load_table("d.t").append(pa.Table.from_pylist(rows, schema=SCHEMA))
+
     def ids(self, storage: Storage) -> list[int]:
         return ids(self._catalog(storage).load_table("d.t").scan().to_arrow())
 
@@ -61,6 +65,9 @@ class Paimon:
         stock = Stock(storage, self._folder / "made")
         options = {"primary_key": key, "bucket": "2"} if key else {}
         stock.make("d.t", SCHEMA, OLD[:2], OLD[2:], **options)
+
+    def append(self, storage: Storage, rows: list[dict]) -> None:
+        self._stock_of(storage).append("d.t", rows)
 
     def ids(self, storage: Storage) -> list[int]:
         return sorted(row["id"] for row in self._stock_of(storage).read("d.t"))
@@ -202,3 +209,56 @@ def test_an_adopter_that_slept_is_stopped(engine):
         adoption.names.point = point
     assert not opened(storage, 7).exists("d.t")
     assert ids(opened(storage, 7).table("d.other").to_arrow()) == [0, 1, 2]
+
+
+def _adopts_as_another(engine: Iceberg | Paimon, storage: Storage) -> None:
+    with suppress(LakeMismatchError):  # where the first one is done
+        opened(storage, 6).adopt_table("d.other", "d.t")
+
+
+def _appends(engine: Iceberg | Paimon, storage: Storage) -> None:
+    engine.append(storage, [{"id": 5, "text": "theirs"}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 9])
+@pytest.mark.parametrize("rival", [_adopts_as_another, _appends])
+def test_another_comes_between_any_two_calls(engine, rival, step):
+    """Whole: another adoption of the lake, or a commit of an engine that knows nothing of us."""
+    begin = prepared(engine, left_behind=False)
+    outcomes: Counter[str] = Counter()
+    at, is_reached = 0, True
+    while is_reached:
+        storage, is_reached = copied(begin), False
+
+        def interrupt(number: int, *_: str) -> None:
+            nonlocal is_reached
+            if number == at and not is_reached:  # noqa: B023 - called before it changes
+                is_reached = True
+                rival(engine, storage)  # noqa: B023 - as above
+
+        clear_manifest_cache()
+        with one_thing_at_a_time():
+            try:
+                opened(FaultyStorage(storage, interrupt), 2).adopt_table("d.t")
+                outcome = "adopted"
+            except (CommitConflictError, LakeMismatchError) as error:
+                outcome = type(error).__name__
+            _require_one_table(engine, storage, at, 5 if rival is _appends and is_reached else None)
+        outcomes[outcome] += 1
+        at += step
+    print(dict(outcomes))  # noqa: T201 - as above
+    assert set(outcomes) >= {"adopted", "CommitConflictError"}
+
+
+def _require_one_table(engine: Iceberg | Paimon, storage: Storage, at: int, foreign: int | None) -> None:
+    warehouse = opened(storage, 3)
+    if not warehouse.tables():
+        warehouse.adopt_table("d.t")
+    (name,) = warehouse.tables()
+    table = warehouse.table(name)
+    table.append(NEW)
+    tier_table(table, run_tasks_locally(storage, table.settings, table.world))
+    expected = sorted([0, 1, 2, 10, *([] if foreign is None else [foreign])])
+    assert ids(table.to_arrow()) == expected == engine.ids(storage), f"at call {at}"
+    assert engine.owner(storage) == table.uuid, f"at call {at}"
