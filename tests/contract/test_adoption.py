@@ -92,6 +92,21 @@ class TestAAdoption:
             house.wh.adopt_table("default.other", "default.t")
         with pytest.raises(InvalidOptionError, match="append a row first"):
             house.wh.table("default.t").truncate()
+
+    def test_a5_the_lake_of_a_dropped_table_is_adopted_with_its_past(self, house, made):
+        made()
+        house.wh.adopt_table("default.t")
+        table = house.wh.table("default.t")
+        table.append(plain(6))
+        house.tier(table)
+        tiered = table.lake.newest().id
         house.wh.drop_table("default.t")
         house.wh.adopt_table("default.other", "default.t")
-        house.agree(house.wh.table("default.other"), OLD)
+        other = house.wh.table("default.other")
+        house.agree(other, [*OLD, *plain(6)])
+        other.append(plain(7))
+        house.tier(other)
+        house.agree(other, [*OLD, *plain(6, 7)])
+        assert rows(other.lake.to_arrow(as_of_snapshot=tiered)) == [*OLD, *plain(6)]
+        with pytest.raises(LakeMismatchError):
+            table.lake.newest()

@@ -211,21 +211,28 @@ def test_an_adopter_that_slept_is_stopped(engine):
     assert ids(opened(storage, 7).table("d.other").to_arrow()) == [0, 1, 2]
 
 
-def _adopts_as_another(engine: Iceberg | Paimon, storage: Storage) -> None:
+def _adopts_as_another(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str]) -> None:
     with suppress(LakeMismatchError):  # where the first one is done
-        opened(storage, 6).adopt_table("d.other", "d.t")
+        opened(storage, 6).adopt_table("d.other", "d.t", primary_key=key)
 
 
-def _appends(engine: Iceberg | Paimon, storage: Storage) -> None:
+def _appends(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str]) -> None:
     engine.append(storage, [{"id": 5, "text": "theirs"}])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.soak), 9])
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        pytest.param(9, (), id="some calls"),
+        pytest.param(1, (), id="all calls", marks=pytest.mark.soak),
+        pytest.param(1, ("id",), id="all calls, keyed", marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize("rival", [_adopts_as_another, _appends])
-def test_another_comes_between_any_two_calls(engine, rival, step):
+def test_another_comes_between_any_two_calls(engine, own_cache, monkeypatch, rival, step, key):
     """Whole: another adoption of the lake, or a commit of an engine that knows nothing of us."""
-    begin = prepared(engine, left_behind=False)
+    begin = prepared(engine, left_behind=False, key=key)
     outcomes: Counter[str] = Counter()
     at, is_reached = 0, True
     while is_reached:
@@ -235,29 +242,36 @@ def test_another_comes_between_any_two_calls(engine, rival, step):
             nonlocal is_reached
             if number == at and not is_reached:  # noqa: B023 - called before it changes
                 is_reached = True
-                rival(engine, storage)  # noqa: B023 - as above
+                rival(engine, storage, key)  # noqa: B023 - as above
 
         clear_manifest_cache()
+        close_tablets()  # tables of all attempts have the same identity
+        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache / str(at)))
         with one_thing_at_a_time():
             try:
-                opened(FaultyStorage(storage, interrupt), 2).adopt_table("d.t")
+                opened(FaultyStorage(storage, interrupt), 2).adopt_table("d.t", primary_key=key)
                 outcome = "adopted"
             except (CommitConflictError, LakeMismatchError) as error:
                 outcome = type(error).__name__
-            _require_one_table(engine, storage, at, 5 if rival is _appends and is_reached else None)
+            _require_one_table(engine, storage, key, at, 5 if rival is _appends and is_reached else None)
         outcomes[outcome] += 1
         at += step
     print(dict(outcomes))  # noqa: T201 - as above
     assert set(outcomes) >= {"adopted", "CommitConflictError"}
 
 
-def _require_one_table(engine: Iceberg | Paimon, storage: Storage, at: int, foreign: int | None) -> None:
+def _require_one_table(
+    engine: Iceberg | Paimon, storage: Storage, key: Sequence[str], at: int, foreign: int | None
+) -> None:
     warehouse = opened(storage, 3)
     if not warehouse.tables():
-        warehouse.adopt_table("d.t")
+        warehouse.adopt_table("d.t", primary_key=key)
     (name,) = warehouse.tables()
     table = warehouse.table(name)
-    table.append(NEW)
+    if key:
+        table.upsert(NEW)
+    else:
+        table.append(NEW)
     tier_table(table, run_tasks_locally(storage, table.settings, table.world))
     expected = sorted([0, 1, 2, 10, *([] if foreign is None else [foreign])])
     assert ids(table.to_arrow()) == expected == engine.ids(storage), f"at call {at}"

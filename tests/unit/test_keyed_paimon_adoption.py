@@ -288,3 +288,12 @@ def test_rescaled_partitions_are_refused(own_cache, wh, stock, store):
     store.put(key, store.read(key).replace(b'"bucket": "2"', b'"bucket": "4"'))
     with pytest.raises(LakeMismatchError, match="files of 2 buckets besides those of 4: rewrite the partitions"):
         wh.adopt_table("sales.orders")
+
+
+def test_rows_behind_whose_numbers_there_are_no_more_are_refused(own_cache, wh, stock, monkeypatch):
+    stock.make("sales.orders", SCHEMA, some(OLD), primary_key=["id"], bucket="1")
+    monkeypatch.setattr(paimon_adopt, "SEQUENCE_MAX", 6)
+    with pytest.raises(LakeMismatchError, match="sequence numbers up to 7, behind which later rows would have none"):
+        wh.adopt_table("sales.orders")
+    monkeypatch.setattr(paimon_adopt, "SEQUENCE_MAX", 7)
+    assert wh.adopt_table("sales.orders").rows == 8

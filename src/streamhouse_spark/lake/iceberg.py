@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.base import (
     NEVER_TRUNCATED,
     CompactReport,
@@ -287,7 +287,12 @@ class IcebergLake:
         )
 
     def _described(self, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
-        found = offsets_at(metadata, snapshot, self.place.spec.table_uuid)
+        try:
+            found = offsets_at(metadata, snapshot, self.place.spec.table_uuid)
+        except LakeMismatchError:
+            if snapshot.snapshot_id == metadata.current_snapshot_id:
+                raise
+            return _snapshot(snapshot, None)  # of a table that had the lake before
         if found is None and snapshot.snapshot_id == metadata.current_snapshot_id:
             found = newest_offsets(metadata, self.place.spec.table_uuid)
         return _snapshot(snapshot, found)

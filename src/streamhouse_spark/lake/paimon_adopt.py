@@ -48,6 +48,9 @@ from streamhouse_spark.storage import Storage
 _KEPT_BY_RELEASE = "write-only"
 """The option that a claim sets for as long as it holds: other writers do not compact, so that files keep offsets."""
 
+SEQUENCE_MAX = 1 << 62
+"""Rows that are tiered later take numbers behind the largest, of 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class PaimonAdoption:
@@ -201,6 +204,9 @@ def _unfit_files(table: PaimonTable, entries: Sequence[ManifestEntry], layout: L
     ]
     if outside:
         found.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
+    highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
+    if table.schema.primary_keys and highest > SEQUENCE_MAX:
+        found.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
     others = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
     if others and table.schema.primary_keys:
         found.append(
