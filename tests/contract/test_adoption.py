@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from contract.house import rows
@@ -24,16 +28,19 @@ def plain(*ids: int, name: str = "new") -> list[dict]:
 def made(house, tmp_path):
     """Makes ``default.t`` of `OLD`, in two commits, with a library that knows nothing of us."""
 
-    def make(*key: str) -> None:
+    def make(*key: str, partition_by: Sequence[str] = ()) -> None:
         house.wh.create_database("default")
         if house.lake_format == "iceberg":
             fields = [NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType())]
             schema = Schema(*fields, identifier_field_ids=[1] if key else [])
-            lake = FileCatalog(house.wh.storage).create_table("default.t", schema, properties={"format-version": "2"})
+            parts = [PartitionField(2, 1000, IdentityTransform(), "name")] if partition_by else []
+            lake = FileCatalog(house.wh.storage).create_table(
+                "default.t", schema, partition_spec=PartitionSpec(*parts), properties={"format-version": "2"}
+            )
             for part in (OLD[:3], OLD[3:]):
                 lake.append(pa.Table.from_pylist(part, schema=SCHEMA))
             return
-        options = {"primary_key": key, "bucket": "1"} if key else {}
+        options = {"primary_key": key, "bucket": "1"} if key else {"partition_by": partition_by}
         Stock(house.wh.storage, tmp_path / "stock").make("default.t", SCHEMA, OLD[:3], OLD[3:], **options)
 
     return make
@@ -110,3 +117,19 @@ class TestAAdoption:
         assert rows(other.lake.to_arrow(as_of_snapshot=tiered)) == [*OLD, *plain(6)]
         with pytest.raises(LakeMismatchError):
             table.lake.newest()
+
+    def test_a6_partitions_of_a_table_that_had_the_lake_before_are_dropped(self, house, made):
+        """Its files have our names, with offsets that say nothing of the new table's."""
+        made(partition_by=["name"])
+        house.wh.adopt_table("default.t")
+        table = house.wh.table("default.t")
+        table.append([*plain(6, 7), *plain(8, name="old 1")])
+        house.tier(table)
+        house.wh.drop_table("default.t")
+        house.wh.adopt_table("default.other", "default.t")
+        other = house.wh.table("default.other")
+        assert other.drop_partition({"name": "new"}).rows == 2
+        house.agree(other, [*OLD, *plain(8, name="old 1")])
+        other.append(plain(9))
+        assert other.drop_partition({"name": "old 1"}).rows == 2
+        house.agree(other, [OLD[0], *OLD[2:], *plain(9)])

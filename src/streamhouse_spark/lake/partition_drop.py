@@ -66,12 +66,13 @@ def first_kept(
 ) -> tuple[int, OffsetFile | None]:
     """The first row of a file that is not to go, and its offsets where they had to be looked at.
 
-    Files of other engines go whole.
+    Files of other engines go whole, and those of a table that had the lake before: only the footer tells those from the
+    table's own. Below nothing there is nothing to go, so no footer is asked.
     """
     named = named_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
         return num_rows, None
-    if named[1].start >= below.get(named[0], 0):
+    if not below:
         return 0, None
     found = offset_file(files_at(location), location, table_uuid)
     if found is None:
