@@ -363,6 +363,28 @@ def test_a_writer_that_renames_over_the_claim_is_noticed(wh, stock, store, monke
     agree(wh.table("sales.orders"), stock, OLD, NEW)
 
 
+def test_rows_whose_round_was_renamed_over_are_tiered_again_beside_those_of_an_older_table(table, wh, stock, store):
+    """Its files have our names with offsets beyond the new table's, and are none of its rounds."""
+    table.append(some(range(20, 30)))
+    tier(table)
+    wh.drop_table("sales.orders")
+    wh.adopt_table("sales.orders")
+    again = wh.table("sales.orders")
+    number = again.lake.newest().id + 1
+    key, hint = f"lake/sales.db/orders/snapshot/snapshot-{number}", "lake/sales.db/orders/snapshot/LATEST"
+    before = store.read(hint)
+    stock.append("sales.orders", some([50]))
+    theirs = store.read(key)
+    store.delete(key)
+    store.put(hint, before)
+    again.append(NEW)
+    tier(again)
+    store.put(key, theirs)
+    again.append(some([60]))
+    tier(again)
+    agree(again, stock, OLD, some(range(20, 30)), some([50]), NEW, some([60]))
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 

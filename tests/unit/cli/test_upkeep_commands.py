@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from interop.paimon_cases import Stock
 from streamhouse_spark import doctor as doctor_module
 from streamhouse_spark.doctor import Finding
 
@@ -122,6 +124,19 @@ def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, ta
     assert run("adopt", "once_more", "--lake", "default.t", code=1).stderr.startswith("LAKE_MISMATCH: ")
     assert "was adopted and stays" in run("drop", "again", "--yes").stdout
     assert run("adopt", "once_more", "--lake", "default.t", "-o", "json").document["rows"] == 50
+
+
+def test_a_paimon_table_is_adopted(run, warehouse, own_cache, tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int32())])
+    rows = [{"id": i, "n": i} for i in range(5)]
+    Stock(warehouse.storage, tmp_path / "stock").make("legacy.t", schema, rows, primary_key=["id"], bucket="2")
+    shown = run("adopt", "t", "--lake", "legacy.t", "--dry-run", "-o", "json").document
+    assert (shown["rows"], shown["format"], shown["primary_key"], shown["buckets"]) == (5, "paimon", ["id"], 2)
+    assert "rows in 2 files" in run("adopt", "t", "--lake", "legacy.t", "-p", "table.datalake.format=paimon").stdout
+    run("append", "t", "-", "--format", "json", stdin='{"id": 1, "n": 10}\n{"id": 9, "n": 9}')
+    run("tier", "--once", "t")
+    assert run("verify", "t", "-o", "json").document["problems"] == []
+    assert run("head", "t", "--where", "n >= 9", "-o", "json").stdout.count("\n") == 2
 
 
 def test_the_verbs_refuse_what_cannot_be(run, table):
