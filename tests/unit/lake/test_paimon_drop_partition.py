@@ -86,7 +86,7 @@ def test_a_file_with_later_rows_is_cut(lake, memory):
 
 
 def test_a_round_that_is_faster_is_met_again(lake, memory, monkeypatch):
-    sealed, context, late = paimon_drop_partition._sealed, paimon_drop_partition.write_context, iter([True])
+    sealed, context, late = paimon_drop_partition.sealed_above, paimon_drop_partition.write_context, iter([True])
     rows = event_rows(4, seed=9).set_column(2, "region", pa.array(["a"] * 4))
     seals = []
 
@@ -96,7 +96,7 @@ def test_a_round_that_is_faster_is_met_again(lake, memory, monkeypatch):
         return context(place)
 
     monkeypatch.setattr(paimon_drop_partition, "write_context", slow)
-    monkeypatch.setattr(paimon_drop_partition, "_sealed", lambda *args: seals.append(args) or sealed(*args))
+    monkeypatch.setattr(paimon_drop_partition, "sealed_above", lambda *args: seals.append(args) or sealed(*args))
     assert drop(lake, {"region": "a"}).rows == 10
     assert [row["region"] for row in read(lake)].count("a") == 4, "rows from behind the drop"
     assert lake.newest().offsets == {0: 24}
@@ -134,7 +134,7 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     def rename():
         memory.put(f"{SNAPSHOTS}/snapshot-{base + 1}", json.dumps(made).encode())
 
-    put, sealed = memory.put_if_absent, paimon_drop_partition._sealed
+    put, sealed = memory.put_if_absent, paimon_drop_partition.sealed_above
 
     def overtaken(key, data):
         put(key, data)
@@ -150,7 +150,7 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     if moment == "as it is committed":
         monkeypatch.setattr(memory, "put_if_absent", overtaken)
     elif moment == "before it is kept":
-        monkeypatch.setattr(paimon_drop_partition, "_sealed", slow)
+        monkeypatch.setattr(paimon_drop_partition, "sealed_above", slow)
     assert drop(lake, {"region": "a"}).rows == 10
     if moment == "later":
         rename()
