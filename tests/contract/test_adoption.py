@@ -133,3 +133,20 @@ class TestAAdoption:
         other.append(plain(9))
         assert other.drop_partition({"name": "old 1"}).rows == 2
         house.agree(other, [OLD[0], *OLD[2:], *plain(9)])
+
+    def test_a7_a_dropped_table_that_comes_back_has_lost_its_lake_to_the_one_that_adopted_it(self, house, made):
+        """It says so before its rows could go where they are another table's."""
+        made()
+        house.wh.adopt_table("default.t")
+        house.wh.drop_table("default.t")
+        house.wh.adopt_table("default.other", "default.t")
+        back = house.wh.undrop_table("default.t")
+        assert rows(back.to_arrow()) == OLD
+        back.append(plain(6))
+        with pytest.raises(LakeMismatchError, match="belongs to"):
+            house.tier(back)
+        assert rows(back.to_arrow()) == [*OLD, *plain(6)]
+        other = house.wh.table("default.other")
+        other.append(plain(7))
+        house.tier(other)
+        house.agree(other, [*OLD, *plain(7)])
