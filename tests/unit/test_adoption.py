@@ -345,7 +345,7 @@ def test_arguments_that_cannot_be(wh, catalog):
     for properties, words in (
         ({"table.datalake.format": "parquet"}, "expected iceberg or paimon"),
         ({"table.datalake.enabled": "false"}, "which is enabled"),
-        ({"bucket.key": "id"}, "has no buckets"),
+        ({"bucket.key": "id"}, "has no bucket key"),
         ({ADOPTED: "5"}, "set by adopting one"),
         ({"tabel": "x"}, "unknown table property"),
     ):
