@@ -149,6 +149,7 @@ class Life:
     def foreign(self) -> None:
         """Rows by key of another engine would count only until ours change."""
         if not self.is_keyed:
+            self.tier()  # a truncation that the lake has yet to follow would take these too
             rows = self.some()
             self.stock.append("d.t", rows)
             self.keep(rows)
