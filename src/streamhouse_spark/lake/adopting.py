@@ -29,7 +29,7 @@ class Adoptable:
     """Empty where a row's bucket is not told by its columns."""
     num_buckets: int
     layout: tuple[str, ...]
-    """How its files are partitioned, in the format's own words."""
+    """What its files are laid out by, in the format's own words: a partition spec, or the number of a schema."""
     snapshot_id: int | None
     """None for a table without snapshots."""
     version: str | None

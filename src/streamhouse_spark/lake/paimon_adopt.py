@@ -172,13 +172,11 @@ class PaimonAdoption:
         return PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _spec(
-    path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout, table_uuid: str = ""
-) -> LakeTableSpec:
+def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
     """What the lake table would have to be, were it made for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
-        table_uuid,
+        "",
         path,
         place,
         schema,
@@ -221,7 +219,7 @@ def _is_within(table: PaimonTable, location: str) -> bool:
 
 
 def _layout_words(lake: PaimonSchema) -> tuple[str, ...]:
-    return (f"schema {lake.id}", *lake.partition_keys)
+    return (f"schema {lake.id}",)
 
 
 def _version(snapshot: Snapshot | None) -> str | None:
