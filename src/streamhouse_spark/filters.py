@@ -1,14 +1,16 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
 An expression means what Arrow makes of it. Of predicates more is promised: column names count without regard to case,
-numbers are compared exactly whatever their type (Arrow compares decimals of different scales wrongly), and null equals
-nothing, as in SQL.
+integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
+wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), and
+null equals nothing, as in SQL.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import numbers
 import operator
 import re
@@ -53,11 +55,13 @@ class Filter:
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for a comparison that cannot be.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        predicates = tuple((f.name, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True))
-        terms = [_term(f, o, v) for f, (_, o, v) in zip(fields, predicates, strict=True)]
+        asked = [(f, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_term(*one) for one in asked]
         if self.given is not None:
             terms.append(self.given)
-        bound = BoundFilter(reduce(operator.and_, terms), predicates)
+        predicates = tuple(found for found in (_pruning(*one) for one in asked) if found is not None)
+        columns = tuple(f.name for f in fields) if self.given is None else None
+        bound = BoundFilter(reduce(operator.and_, terms), predicates, columns)
         _check(bound.expression, schema)
         return bound
 
@@ -66,6 +70,9 @@ class Filter:
 class BoundFilter:
     expression: pc.Expression
     predicates: tuple[Predicate, ...] = ()
+    """What all of its rows satisfy, with values of the columns' own types: may be compared with bounds of files."""
+    columns: tuple[str, ...] | None = None
+    """The columns that it needs; None where that is not known."""
 
 
 def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
@@ -118,9 +125,10 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
         case "in":
             members = [_member(field, v) for v in _members(field.name, value) if v is not None]
             return column.isin(pa.array([m for m in members if m is not None], field.type))
-    numeric = pa.types.is_integer(field.type) or pa.types.is_decimal(field.type)
-    if numeric and _is_exact_number(value):
-        return _exact_comparison(column, field.type, name, decimal.Decimal(value))
+    if _is_exact(field.type) and _is_number(value):
+        return _exact_comparison(column, field.type, name, _exact(value, field.type))
+    if isinstance(value, dt.datetime) and pa.types.is_timestamp(field.type):
+        value = _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
     try:
         return _COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
@@ -137,13 +145,71 @@ def _members(column: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _is_exact_number(value: Any) -> bool:
+def _pruning(field: pa.Field, name: str, value: Any) -> Predicate | None:
+    """A predicate that all rows of this one satisfy, with values of the column's type; None where there is none such.
+
+    Whoever compares it with the bounds of a file need not convert anything, where rounding would lose rows. Bounds do
+    not speak of NaN, and not reliably of infinities.
+    """
+    kind = field.type
+    if name in ("is null", "not null"):
+        return field.name, name, None
+    if name == "in":
+        members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+        known = [_in_utc(m) for m in members if m is not None]
+        return (field.name, name, known) if all(_has_bounds(m) for m in known) else None
+    if _is_exact(kind) and _is_number(value):
+        number = _exact(value, kind)
+        floor = number if number.is_nan() else _floor(number, kind)
+        scalar = None if floor.is_nan() else _number(floor, kind)
+        folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
+        return None if scalar is None or folded is None else (field.name, folded, scalar.as_py())
+    if pa.types.is_floating(kind):
+        found = _float(value) if _is_number(value) else None
+        is_known = found is not None and math.isfinite(found) and name != "!="  # of which NaN is one
+        return (field.name, name, found) if is_known else None
+    try:
+        return field.name, name, _in_utc(_member(field, value))
+    except InvalidOptionError:  # Arrow may know how to compare them
+        return None
+
+
+def _has_bounds(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is not None else value
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+
+
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
+    """The number; of a float beside decimals the one that it is written as."""
     if isinstance(value, decimal.Decimal):
-        return value.is_finite()
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        return value
+    if isinstance(value, numbers.Integral):
+        return decimal.Decimal(int(value))
+    return decimal.Decimal(float(value) if pa.types.is_integer(kind) else repr(float(value)))
+
+
+def _float(value: Any) -> float | None:
+    """None for a number that is larger than all of them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value: decimal.Decimal) -> pc.Expression:
+    if value.is_nan():
+        return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
     floor = _floor(value, kind)
     scalar = _number(floor, kind)
     if scalar is None:  # beyond all values of the type
@@ -187,19 +253,15 @@ def _member(field: pa.Field, value: Any) -> Any:
     kind, types = field.type, pa.types
     if isinstance(value, pa.Scalar):
         value = value.as_py()
-    if types.is_integer(kind) or types.is_decimal(kind):
-        if isinstance(value, float) and np.isfinite(value):
-            value = decimal.Decimal(repr(float(value)))
-        if _is_exact_number(value):
-            number = decimal.Decimal(value)
-            scalar = _number(number, kind) if _floor(number, kind) == number else None
-            return None if scalar is None else scalar.as_py()
-        fits = isinstance(value, float)
-        value = None
+    if _is_exact(kind):
+        fits = _is_number(value)
+        number = _exact(value, kind) if fits else decimal.Decimal("nan")
+        scalar = _number(number, kind) if number.is_finite() and _floor(number, kind) == number else None
+        value = None if scalar is None else scalar.as_py()
     elif types.is_floating(kind):
-        fits = isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
-        value = float(value) if fits else None
-        if fits and types.is_float32(kind) and not (np.float32(value) == value or np.isnan(value)):
+        fits = _is_number(value)
+        value = _float(value) if fits else None
+        if value is not None and types.is_float32(kind) and not _is_float32(value):
             value = None
     elif types.is_timestamp(kind):
         fits = isinstance(value, dt.datetime) and (value.tzinfo is None) == (kind.tz is None)
@@ -214,6 +276,11 @@ def _member(field: pa.Field, value: Any) -> Any:
             "give one of the column's type",
         )
     return value
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return math.isnan(value) or float(np.float32(value)) == value
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:

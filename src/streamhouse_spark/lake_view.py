@@ -90,12 +90,16 @@ class LakeView:
             as_of_snapshot = self._lake.snapshot_as_of(as_of_timestamp_ms).id
         elif as_of_snapshot is None and not self._lake.exists():
             return None
-        return self._lake.plan_read(
+        return self._lake.with_state(self._table.state).plan_read(
             snapshot_id=as_of_snapshot,
             columns=projection.read_columns,
             predicates=projection.predicates,
             schema=self._table.state.schema,
         )
+
+    def _current(self) -> LakeTable:
+        """The lake of the table as it is now: others may have altered it. Raises `TableNotFoundError`."""
+        return self._lake.with_state(self._table.refresh())
 
     # -- maintenance, a verb at a time ----------------------------------------------------------------------------
 
@@ -104,7 +108,7 @@ class LakeView:
 
         See `streamhouse_spark.lake_upkeep.compact`.
         """
-        return compact(self._table, self._lake, dry_run=dry_run)
+        return compact(self._table, self._current(), dry_run=dry_run)
 
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False
@@ -114,7 +118,7 @@ class LakeView:
         See `streamhouse_spark.lake_upkeep.expire_snapshots`.
         """
         return expire_snapshots(
-            self._table, self._lake, retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
+            self._table, self._current(), retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
         )
 
     def remove_orphan_files(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
@@ -122,11 +126,11 @@ class LakeView:
         keys. Raises `InvalidOptionError` for a grace below ten minutes, `CommitConflictError`: run it again.
         """
         check_grace(grace_ms)
-        return self._lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
+        return self._current().remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         """Join manifests to few large ones. See `streamhouse_spark.lake_upkeep.rewrite_manifests`."""
-        return rewrite_manifests(self._table, self._lake, dry_run=dry_run)
+        return rewrite_manifests(self._table, self._current(), dry_run=dry_run)
 
     # -- metadata -------------------------------------------------------------------------------------------------
 

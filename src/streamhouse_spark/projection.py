@@ -37,10 +37,11 @@ class Projection:
         bound = filter_.bound(schema.arrow) if filter_ is not None else None
         predicates = bound.predicates if bound is not None else ()
         out = pa.schema([schema.arrow.field(n) for n in names])
-        if columns is None or (bound is not None and not predicates):
+        needed = bound.columns if bound is not None else ()
+        if columns is None or needed is None:
             read: tuple[str, ...] | None = None  # an expression does not say which columns it needs
         else:
-            read = tuple(dict.fromkeys([*names, *(p[0] for p in predicates)])) or schema.names[:1]
+            read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound is not None else None, predicates)
 
     def filtered(self, table: pa.Table) -> pa.Table:

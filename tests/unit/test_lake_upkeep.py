@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import lake_upkeep
 from streamhouse_spark.datasource.tiering_job import tier_table
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.base import CompactReport, ExpireReport
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.tiering import run_tasks_locally
@@ -42,6 +42,35 @@ def test_compact_shows_and_does_the_same(table):
     assert table.lake.files().num_rows == 1
     assert table.lake.compact() == CompactReport()
     assert ids(table) == list(range(7))
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@pytest.mark.parametrize("key", [(), ("id",)])
+@pytest.mark.usefixtures("own_cache")
+def test_verbs_know_of_columns_that_others_changed(wh, lake_format, key):
+    table = wh.create_table(
+        "t", "id BIGINT NOT NULL, text STRING", primary_key=key, properties={"table.datalake.format": lake_format}
+    )
+    rounds(table, range(7))
+    other = wh.table("t")
+    other.alter(rename_columns={"id": "number", "text": "id"}, add_columns="note STRING")
+    shown = other.lake.compact(dry_run=True)  # the lake has the older columns until the next round
+    assert (shown.files_added, shown.rows) == (1, 7)
+    assert other.open_lake().plan_read().projection.schema.names == ("id", "text")
+    tier_table(other, run_tasks_locally(other.storage, other.settings, other.world))
+    other.drop_column("note")
+    tier_table(other, run_tasks_locally(other.storage, other.settings, other.world))
+    assert table.schema.names == ["id", "text"]  # it has not looked since
+    assert table.lake.compact().files_added == 1
+    assert table.lake.to_arrow().sort_by("number") == table.to_arrow().sort_by("number")
+
+
+def test_verbs_of_a_dropped_table_are_refused(wh, table):
+    lake = table.lake
+    wh.drop_table("t")
+    for verb in (lake.compact, lake.expire_snapshots, lake.remove_orphan_files, lake.rewrite_manifests):
+        with pytest.raises(TableNotFoundError, match="was dropped"):
+            verb()
 
 
 def test_compact_goes_on_until_nothing_is_left(wh, monkeypatch):

@@ -24,6 +24,7 @@ from streamhouse_spark.lake.data_file import is_keyed_file
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
+from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_live import live_file
 from streamhouse_spark.lake.iceberg_maintain import carried_offsets
@@ -40,6 +41,7 @@ from streamhouse_spark.lake.iceberg_schema import bucket_of
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.key_merge import MergedRows
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import OffsetRange
 
 DELETED_SHARE_MIN = 0.1
@@ -110,11 +112,11 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
     if table is None or snapshot is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    context = write_context(place)
-    plan = plan_keyed_compaction(table, snapshot, context, place.spec.num_buckets)
+    plan = plan_keyed_compaction(table, snapshot, place.spec)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         return CompactReport(num_removed, len(plan.groups), sum(group.num_rows for group in plan.groups)), None
+    context = write_context(place)
     added, num_read = _rewritten(place, table, plan.groups, context)
     num_rows = sum(file.num_rows for file in added)
     shape = WriteShape.from_json(context.lake)
@@ -133,8 +135,8 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
     return CompactReport(num_removed, len(added), num_rows, healed_rows=num_read - num_rows), made.snapshot_id
 
 
-def plan_keyed_compaction(table: Table, snapshot: Snapshot, context: WriteContext, num_buckets: int) -> KeyedCompaction:
-    """Files of another partition spec are left alone."""
+def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpec) -> KeyedCompaction:
+    """Files of another partition spec are left alone. The lake need not have the columns of the table's schema yet."""
     tasks = plan_tasks(table, snapshot, AlwaysTrue())
     ages, deletes = _ages_and_deletes(table, snapshot)
     spec = table.spec()
@@ -143,9 +145,11 @@ def plan_keyed_compaction(table: Table, snapshot: Snapshot, context: WriteContex
         if task.file.spec_id == spec.spec_id:
             partition = tuple(task.file.partition[i] for i in range(len(spec.fields)))
             by_place.setdefault(partition, []).append(task)
-    key_ids = WriteShape.from_json(context.lake).field_ids(context.primary_key)
-    groups = [_group(members, table, key_ids, num_buckets) for members in by_place.values()]
-    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(context.target_file_bytes)))
+    known = iceberg_columns(table.metadata, wanted)
+    found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
+    key_ids = [field_id for field_id in found if field_id is not None]
+    groups = [_group(members, table, key_ids, wanted.num_buckets) for members in by_place.values()]
+    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(wanted.target_file_bytes)))
     gone = {file.location for group in chosen for file in group.files}
     needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))

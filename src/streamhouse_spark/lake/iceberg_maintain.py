@@ -17,7 +17,6 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeFile
 from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, CompactGroup, StoredFile, merge_group, plan_groups
-from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_errors import commit_answers
@@ -43,14 +42,14 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     if table is None or planned is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    context = write_context(place)
-    files = place.files_at(context.lake["data_location"])
     with lake_metadata(table.location()):
-        groups = plan_compaction(table, planned, files, place.spec.table_uuid, place.spec.target_file_bytes)
+        groups = plan_compaction(place, table, planned)
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
+    context = write_context(place)
+    files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
     shape = WriteShape.from_json(context.lake)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
@@ -67,9 +66,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
 
 
-def plan_compaction(
-    table: Table, snapshot: Snapshot, files: FileAccess, table_uuid: str, target_bytes: int
-) -> list[CompactGroup]:
+def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
     """Runs of small files whose offset ranges follow each other, with nothing of their partition in between.
 
     Files that another engine wrote are left alone, and so is a snapshot that has delete files: rows that were deleted
@@ -82,9 +79,9 @@ def plan_compaction(
     current = [_stored(file) for file in entries if file.spec_id == table.metadata.default_spec_id]
 
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(files, location, table_uuid)
+        return offset_file(place.files_at(location), location, place.spec.table_uuid)
 
-    return plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
+    return plan_groups(current, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
 
 
 def _stored(file: DataFile) -> StoredFile:

@@ -26,6 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import FloatType
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
@@ -187,9 +188,16 @@ def _term(name: str | None, operator: str, value: Any, schema: Schema) -> Boolea
         raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {', '.join(_OPERATORS)}")
     if name is None:
         return None
+    values = value if operator == "in" else [value]
+    if isinstance(schema.find_type(name), FloatType) and any(_is_beyond_floats(v) for v in values):
+        return None  # pyiceberg takes them for less, or more, than infinity
     try:
         term: BooleanExpression = _OPERATORS[operator](name, value)
         bind(schema, term, case_sensitive=False)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ArithmeticError):
         return None
     return term
+
+
+def _is_beyond_floats(value: Any) -> bool:
+    return isinstance(value, int | float) and not FloatType.min <= value <= FloatType.max

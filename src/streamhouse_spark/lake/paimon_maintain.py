@@ -36,14 +36,11 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     place.require_owner(table)
     if table.snapshot.index_manifest is not None:
         return CompactReport(), None  # rows that another engine deleted could come back
-    context = write_context(place)
-    shape = PaimonShape.from_json(context.lake)
+    num_buckets = PaimonShape(table.schema, table.location, place.storage.now_ms()).num_buckets
     files = place.files_at(table.location)
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
-        reader.location(entry): entry
-        for entry in reader.live(table.snapshot)
-        if entry.total_buckets == shape.num_buckets
+        reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
     }
 
     def footer(location: str) -> OffsetFile | None:
@@ -55,6 +52,8 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
+    context = write_context(place)
+    shape = PaimonShape.from_json(context.lake)
     how = own_projection(table, place.spec)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
