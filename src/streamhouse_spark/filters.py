@@ -183,7 +183,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def _is_number(value: Any) -> bool:
@@ -280,7 +280,7 @@ def _member(field: pa.Field, value: Any) -> Any:
 
 def _is_float32(value: float) -> bool:
     with np.errstate(over="ignore"):
-        return math.isnan(value) or float(np.float32(value)) == value
+        return bool(math.isnan(value) or float(np.float32(value)) == value)
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
