@@ -184,14 +184,23 @@ def _open_json(source: Any, rules: TextRules) -> RowFile:
 
 def _json_batches(source: Any, rules: TextRules) -> Iterator[pa.RecordBatch]:
     """JSON Lines in blocks that end with a line. The types of columns without a rule are told per block."""
-    options = pa.json.ParseOptions(explicit_schema=rules.schema, newlines_in_values=False)
+    wanted = rules.schema
+    if wanted is not None:  # Arrow reads days of JSON as numbers, and nobody writes them so
+        wanted = pa.schema([f.with_type(pa.string()) if pa.types.is_date(f.type) else f for f in wanted])
+    options = pa.json.ParseOptions(explicit_schema=wanted, newlines_in_values=False)
     rest = b""
     while block := source.read(_TEXT_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from _parsed_json(lines, options)
+            yield from _with_dates(_parsed_json(lines, options), rules.schema)
     if rest.strip():
-        yield from _parsed_json(rest, options)
+        yield from _with_dates(_parsed_json(rest, options), rules.schema)
+
+
+def _with_dates(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    days = {field.name: field.with_nullable(True) for field in schema or () if pa.types.is_date(field.type)}
+    for batch in batches:
+        yield batch.cast(pa.schema([days.get(field.name, field) for field in batch.schema]))
 
 
 def _parsed_json(lines: bytes, options: pa.json.ParseOptions) -> Iterator[pa.RecordBatch]:

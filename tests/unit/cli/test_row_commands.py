@@ -43,6 +43,18 @@ def test_append_prints_the_offsets(run, table):
     assert ids(table) == [1, 2, 3, 4]
 
 
+def test_append_of_days_in_json_as_head_shows_them(run, warehouse):
+    run("create", "d", "--schema", "id INT, day DATE NOT NULL, other DATE")
+    run("append", "d", "-", "--format", "json", stdin=json_lines({"id": 1, "day": "1969-12-31", "other": None}))
+    run("append", "d", "-", "--format", "json", stdin=json_lines({"id": 2, "day": "2024-02-29"}))
+    assert warehouse.table("d").to_arrow()["day"].to_pylist() == [dt.date(1969, 12, 31), dt.date(2024, 2, 29)]
+    assert json.loads(run("head", "d", "-o", "json").stdout.splitlines()[0])["day"] == "1969-12-31"
+    for text in ("2023-02-29", None):
+        lines = json_lines({"id": 3, "day": text})
+        error = run("append", "d", "-", "--format", "json", stdin=lines, code=1).stderr
+        assert error.startswith("SCHEMA_MISMATCH: ")
+
+
 def test_append_of_every_format_gives_the_same_rows(run, table, tmp_path):
     rows = pa.table(
         {
