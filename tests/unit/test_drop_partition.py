@@ -122,6 +122,7 @@ def test_rows_go_from_lake_and_log_and_others_stay(table):
     table.append(rows(30, 3))
     tier(table)
     assert ids(table.to_arrow()) == [*range(20, 25), *range(30, 33)]
+    assert table.refresh().num_rows == 8
     require_verified(table)
 
 
@@ -268,6 +269,7 @@ def test_a_truncation_after_the_drop_counts_anew(table):
     table.append(rows(6, 3))
     tier(table)
     assert ids(table.to_arrow()) == [6, 7, 8]
+    assert table.refresh().num_rows == 3
     require_verified(table)
 
 

@@ -47,8 +47,8 @@ streamhouse -w ./warehouse ls --dropped
 def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     """List the tables of a warehouse, or of one DATABASE.
 
-    rows counts the rows written since the table was created or truncated, lake_rows those that were tiered, and lag
-    those that wait in the hot log.
+    rows counts the rows written since the table was created or truncated, without those of dropped partitions;
+    lake_rows those that were tiered, and lag those that wait in the hot log.
     """
     warehouse = session.warehouse
     if dropped:

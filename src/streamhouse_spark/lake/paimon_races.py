@@ -46,22 +46,31 @@ def settled(place: PaimonPlace) -> LakeSnapshot | None:
 
 
 def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
-    """An empty snapshot above the one that was just made. Raises `CommitConflictError` where that is lost: do it again.
+    """An empty snapshot above the one that was just made, or that itself where another has come above it.
 
     A stock writer that was slow could still rename its own snapshot over the newest one, and so undo it without any
-    trace in the offsets. What has a successor is safe: that was made of it.
+    trace in the offsets. What has a successor is safe: that was made of it. Raises `CommitConflictError` where the one
+    that was made is lost: do it again.
     """
+
+    def stands() -> bool:
+        stored = place.snapshots.find(made.id)
+        return stored is not None and commit_of(stored) == commit_of(made)
 
     def seal(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        stored = place.snapshots.find(made.id)
-        if stored is None or commit_of(stored) != commit_of(made):
+        if not stands():
             raise CommitConflictError(
                 f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}"
             )
         return Change(is_compaction=True, properties=carried_offsets(place, newest.snapshot))
 
-    return commit_snapshot(place, seal)
+    try:
+        return commit_snapshot(place, seal)
+    except CommitConflictError:
+        if place.snapshots.find(made.id + 1) is None or not stands():
+            raise
+        return made
 
 
 def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:

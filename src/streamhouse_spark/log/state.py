@@ -134,8 +134,9 @@ class TableState:
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated."""
-        return sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+        """Rows appended since the table was created or last truncated, without those of dropped partitions."""
+        appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+        return max(0, appended - (self.lake.dropped_rows if self.lake else 0))  # other engines' rows may be among them
 
     @property
     def first_offsets(self) -> Mapping[int, int]:

@@ -158,3 +158,23 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     assert (lake.newest().offsets, lake.newest().dropped_rows) == ({0: 20}, 10)
     tier(lake, event_rows(4, seed=9))
     assert (len(read(lake)), lake.newest().dropped_rows) == (14, 10), "rounds and what is merged carry the count on"
+
+
+def test_a_stock_writer_that_renames_over_what_keeps_the_drop(lake, memory, monkeypatch):
+    """The rows went once, and are counted once, though keeping them away was another's snapshot in the end."""
+    base, put = lake.newest().id, memory.put_if_absent
+
+    def overtaken(key, data):
+        put(key, data)
+        if key.endswith(f"/snapshot-{base + 2}"):
+            monkeypatch.undo()
+            below = json.loads(memory.read(f"{SNAPSHOTS}/snapshot-{base + 1}"))
+            made = below | {"id": base + 2, "commitUser": "stock", "commitKind": "APPEND", "uuid": "stock"}
+            made.pop("properties")
+            memory.put(key, json.dumps(made).encode())
+
+    monkeypatch.setattr(memory, "put_if_absent", overtaken)
+    report = drop(lake, {"region": "a"})
+    assert (report.rows, report.files, report.snapshot.id) == (10, 1, base + 1)
+    assert {row["region"] for row in read(lake)} == {"b"}
+    assert (lake.newest().offsets, lake.newest().dropped_rows) == ({0: 20}, 10)
