@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.cells import cell_value, json_values, same_cell
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.partition_life import drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 
 
@@ -28,7 +30,10 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
         raise InvalidOptionError(f"table {table.name} is not partitioned; it has no partitions to show")
     positions = {_position(table, name): value for name, value in wanted.items()}
     schema = state.schema.select(columns).arrow
-    parts = [_distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
+    try:
+        parts = [_distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
+    except SnapshotExpiredError:
+        parts = [_distinct(part.cast(schema)) for part in _parts(table, table.repinned())]
     found = _distinct(pa.concat_tables([schema.empty_table(), *parts]))
     found = found.sort_by([(name, "ascending") for name in columns])
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
@@ -64,10 +69,28 @@ def _parts(table: Table, pin: Pin) -> Iterator[pa.Table]:
     if pin.state.primary_key:  # a partition without rows is none, and rows may have been deleted
         yield table.to_arrow(columns=pin.state.partition_by)
         return
+    columns = pin.state.schema.select(pin.state.partition_by)
     if pin.lake is not None:
-        partitions = table.open_lake().metadata_table("partitions").column("partition").combine_chunks()
-        yield pa.table({name: partitions.field(name) for name in pin.state.partition_by})
+        yield _of_lake(table, pin.lake, columns)
     yield from table.read_hot(pin, Projection.of(pin.state.schema, pin.state.partition_by, None))
+
+
+def _of_lake(table: Table, pair: LakePair, columns: TableSchema) -> pa.Table:
+    """A row for each data file; where another engine wrote one of several partitions, for each row of the lake."""
+    lake = table.open_lake()
+    files = lake.scan_files(snapshot_id=pair.snapshot_id, columns=columns.names, schema=table.state.schema).files
+    if any(name not in file.partition for file in files for name in columns.names):
+        plan = lake.plan_read(snapshot_id=pair.snapshot_id, columns=columns.names, schema=table.state.schema)
+        return lake.to_arrow(plan)
+    values = ([file.partition[column.name] for file in files] for column in columns.columns)
+    return pa.table([_array(v, c.type) for v, c in zip(values, columns.columns, strict=True)], columns.names)
+
+
+def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Values of a column; days and microseconds are integers."""
+    if pa.types.is_date32(kind):
+        return pa.array(plain, pa.int32()).cast(kind)
+    return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -16,6 +16,7 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from streamhouse_spark.lake.recording import record_newest
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from unit.datasource.catalog.calls import bucket, identity, struct
 
@@ -237,6 +238,48 @@ def test_partitions_are_those_of_lake_and_log_in_sparks_form(catalog):
     assert shown() == []
     with pytest.raises(TableNotFoundError):
         catalog.call("drop_partitions", database="sales", table="t", uuid="f" * 32, partitions=[in_json])
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+def test_partitions_of_both_lakes(catalog, lake_format):
+    schema, columns = "x int, dt date, n tinyint, s string", ["dt", "n", "s"]
+    properties = {"table.datalake.format": lake_format}
+    catalog.create("sales", "t", schema, [identity(c) for c in columns], properties=properties)
+    table = catalog.connection.table("sales.t")
+    table.append([{"dt": dt.date(1969, 12, 31), "n": -1, "s": "a/b=%20"}, {"x": 1, "s": ""}, {"x": 2, "s": "é"}])
+    tier(table)
+    table.append([{"x": 3, "n": 5}])
+
+    def shown(*names_and_value):
+        names, values = [[each] for each in names_and_value] or [[], []]
+        return catalog.call("partition_values", database="sales", table="t", names=names, values=values)["partitions"]
+
+    in_lake = [[None, None, ""], [None, None, "é"], [-1, -1, "a/b=%20"]]
+    assert sorted(map(str, shown())) == sorted(map(str, [*in_lake, [None, 5, None]]))
+    assert shown("s", "") == [[None, None, ""]]
+    catalog.call("drop_partitions", database="sales", table="t", uuid=table.uuid, partitions=[in_lake[2], in_lake[0]])
+    assert sorted(map(str, shown())) == sorted(map(str, [in_lake[1], [None, 5, None]]))
+    table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
+    assert len(shown()) == 2
+
+
+def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
+    catalog.create("sales", "t", "x int, s string", [identity("s")])
+    table = catalog.connection.table("sales.t")
+    table.append([{"x": 1, "s": "a"}])
+    tier(table)
+    lake = table.open_lake().place.load()
+    with lake.update_spec() as update:
+        update.remove_field("s")
+    lake.append(pa.table({"x": pa.array([2, 3], pa.int32()), "s": ["b", None]}))
+    with lake.update_spec() as update:
+        update.add_identity("s")
+    table.append([{"x": 4, "s": "c"}])
+    found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
+    assert found == [["a"], ["c"]], "as reads do until the log knows of the other rows"
+    record_newest(table.log, table.open_lake())
+    found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
+    assert found == [[None], ["a"], ["b"], ["c"]]
 
 
 def test_partitions_of_an_unpartitioned_table_and_of_other_columns(catalog):
