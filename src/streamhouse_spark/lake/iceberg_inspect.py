@@ -7,10 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DEFAULT_READ_VERSION, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.inspect import InspectTable
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import MapType
 
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
@@ -45,7 +46,8 @@ def metadata_table(table: Table, name: str) -> pa.Table:
     with lake_metadata(table.location()):
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
-        return _for_spark(getattr(_Inspect(table), name)())
+        inspect = _InspectEntries if name == "entries" else _Inspect
+        return _for_spark(getattr(inspect(table), name)())
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
@@ -72,6 +74,39 @@ class _Inspect(InspectTable):
 class _NoSnapshot(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:  # noqa: ARG002 - pyiceberg's signature
         return []
+
+
+class _InspectEntries(_Inspect):
+    """pyiceberg's table of entries fails where a file counts nothing, as files of deleted positions do: none are {}."""
+
+    def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
+        found = super()._get_snapshot(snapshot_id)
+        return found if isinstance(found, _NoSnapshot) else _Counting.model_validate(found.model_dump(by_alias=True))
+
+
+class _Counting(Snapshot):
+    def manifests(self, io: FileIO) -> list[ManifestFile]:
+        return [
+            _CountingManifest(*map(manifest.__getitem__, range(len(manifest)))) for manifest in super().manifests(io)
+        ]
+
+
+class _CountingManifest(ManifestFile):
+    def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:  # noqa: FBT001, FBT002 - pyiceberg's
+        entries = super().fetch_manifest_entry(io, discard_deleted)
+        for entry in entries:
+            file = entry.data_file
+            for place in _COUNTS:
+                file[place] = file[place] or {}
+        return entries
+
+
+_COUNTS: Final = tuple(
+    place
+    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if isinstance(field.field_type, MapType)
+)
+"""Where a data file has its maps from columns to counts and bounds."""
 
 
 def _for_spark(table: pa.Table) -> pa.Table:

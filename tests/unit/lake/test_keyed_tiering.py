@@ -56,6 +56,19 @@ def test_inserts_updates_and_deletes(items):
     assert items.state.lake.offsets == items.state.ends
 
 
+def test_every_metadata_table_shows_files_of_deleted_positions(items):
+    items.change([(1, "b", 1)], [(3,)])
+    items.tier()
+    lake = items.lake()
+    for name in lake.metadata_table_names():
+        assert lake.metadata_table(name).num_rows > 0, name
+    found = [entry["data_file"] for entry in lake.metadata_table("entries").to_pylist()]
+    by_content = {file["content"]: file for file in found}
+    assert sorted(file["content"] for file in found) == [0, 0, 1]
+    assert by_content[1]["file_path"] in lake.metadata_table("delete_files")["file_path"].to_pylist()
+    assert by_content[0]["value_counts"]
+
+
 def test_one_delete_file_for_each_data_file_however_often_rows_of_it_go(items):
     for i in range(6):
         items.change([(i, "again", i)])
