@@ -86,9 +86,8 @@ class _InspectEntries(_Inspect):
 
 class _Counting(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:
-        return [
-            _CountingManifest(*map(manifest.__getitem__, range(len(manifest)))) for manifest in super().manifests(io)
-        ]
+        found = super().manifests(io)
+        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in found]
 
 
 class _CountingManifest(ManifestFile):
