@@ -16,6 +16,7 @@ from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_jso
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
+from streamhouse_spark.properties import ADOPTED
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.values import parse_names
 
@@ -134,9 +135,14 @@ class TableState:
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated, without those of dropped partitions."""
+        """Rows appended since the table was created or last truncated, without those of dropped partitions.
+
+        Rows of a lake that was adopted are not known here: neither they nor what was dropped since is counted.
+        """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
-        return max(0, appended - (self.lake.dropped_rows if self.lake else 0))  # other engines' rows may be among them
+        if self.lake is None or ADOPTED in self.properties:
+            return appended
+        return max(0, appended - self.lake.dropped_rows)  # other engines' rows may be among them
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
