@@ -145,8 +145,8 @@ class IcebergLake:
                 f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
                 f"kept is from {first} ms; choose a later time"
             )
-        newest = max(entries, key=lambda entry: entry.timestamp_ms)
-        return self._described(metadata, require_snapshot(metadata, newest.snapshot_id))
+        # The last in the log's order: while a clock is behind, all snapshots get the time of the newest before them.
+        return self._described(metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
     def _metadata_with_snapshots(self) -> TableMetadata:
         table = self.place.find()

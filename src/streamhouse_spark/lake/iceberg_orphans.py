@@ -34,9 +34,12 @@ GRACE_MS_MIN = 10 * 60 * 1000
 def remove_orphans(place: IcebergPlace, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
+    Files of statistics that other engines made stay as long as the metadata names them.
+
     Looks only where the table's data and metadata lie inside the warehouse; elsewhere nothing is touched.
 
-    Raises `InvalidOptionError` for a grace below ten minutes, `CommitConflictError` when the table changed meanwhile.
+    Raises `InvalidOptionError` for a grace below ten minutes, `LakeMismatchError` for a table that is not this one's,
+    `CommitConflictError` when the table changed meanwhile.
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
@@ -45,6 +48,7 @@ def remove_orphans(place: IcebergPlace, *, grace_ms: int = GRACE_MS, dry_run: bo
     table = place.find()
     if table is None:
         return []
+    place.require_owner(table.metadata)
     storage, files = place.storage, StorageFiles(place.storage)
     if not files.holds(table.location()):
         return []
@@ -71,7 +75,10 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
 
 
 def _needed(table: Table, files: StorageFiles) -> set[str]:
-    return {files.key_of(location) for location in files_of(table, table.metadata.snapshots) if files.holds(location)}
+    metadata = table.metadata
+    statistics = [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
+    found = (*files_of(table, metadata.snapshots), *statistics)
+    return {files.key_of(location) for location in found if files.holds(location)}
 
 
 def _store_not_before(place: IcebergPlace, table: Table, not_before_ms: int) -> None:

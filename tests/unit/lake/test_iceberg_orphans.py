@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, tier
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_memory import MemoryStorage
 
@@ -52,3 +54,29 @@ def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cle
         lake.commit(files, expected={0: 3}, new={0: 6}, context=context)
     assert lake.newest().offsets == {0: 3}
     assert lake.to_arrow(lake.plan_read()).num_rows == 3
+
+
+def test_statistics_of_other_engines_stay_while_they_are_named(place):
+    clock, storage, lake = place
+    folder = "lake/sales/orders/metadata"
+    names = [f"{folder}/partition-stats-{i}.parquet" for i in range(2)]
+    for name in names:
+        storage.put(name, b"statistics")
+    table, head = lake.place.load(), lake.newest().id
+    named = {"snapshot-id": head, "statistics-path": f"{table.location()}/metadata/partition-stats-0.parquet"}
+    update = SetPartitionStatisticsUpdate.model_validate({"partition-statistics": {**named, "file-size-in-bytes": 10}})
+    lake.place.catalog.commit_table(table, (), (update,))
+    clock.advance(DAY_MS + 1)
+    assert lake.remove_orphans(dry_run=True) == names[1:]
+    assert lake.remove_orphans() == names[1:]
+    assert storage.read(names[0]) == b"statistics"
+
+
+def test_files_of_a_table_that_is_anothers_stay(place):
+    clock, _, lake = place
+    _lost_round(lake, 3)
+    with lake.place.load().transaction() as transaction:
+        transaction.set_properties({TABLE_UUID_PROPERTY: "f" * 32})
+    clock.advance(DAY_MS + 1)
+    with pytest.raises(LakeMismatchError, match="belongs to table ffff"):
+        lake.remove_orphans()

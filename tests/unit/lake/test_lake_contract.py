@@ -268,6 +268,15 @@ class LakeContract:
         nulls = lake.plan_read(predicates=[(name, "is null", None)])
         assert _read(lake, nulls)[name].null_count == rows[name].null_count
 
+    def test_of_snapshots_with_one_time_the_newest_counts(self, store, clock, world):
+        lake = self.lake(store, world=world)
+        first = tier(lake, _plain_rows(0, 2))
+        clock.jump(-3_600_000)  # until the clock has caught up, each snapshot has the time of the one before
+        for at in (2, 4):
+            newest = tier(lake, _plain_rows(at, 2))
+            assert newest.timestamp_ms == first.timestamp_ms
+            assert lake.snapshot_as_of(first.timestamp_ms).id == newest.id
+
     def test_planning_finds_what_files_say(self, store):
         lake = self.lake(store, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
         rows = event_rows(40)
