@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
-from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
-from streamhouse_spark.union_read import read_keyed
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet
@@ -53,7 +51,7 @@ def drop_partitions(table: Table, chosen: PartitionMatches, *, dry_run: bool = F
     state = table.refresh()
     if state.primary_key:
         _require_deletable(table, state)
-        return _counted_by_key(table, state, chosen) if dry_run else _delete(table, chosen)
+        return _counted_by_key(table, chosen) if dry_run else _delete(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
@@ -127,7 +125,6 @@ def _delete(table: Table, chosen: PartitionMatches) -> DropPartitionReport:
     return DropPartitionReport(rows)
 
 
-def _counted_by_key(table: Table, state: TableState, chosen: PartitionMatches) -> DropPartitionReport:
-    columns = Projection.of(state.schema, chosen.columns, None)
-    parts = read_keyed(table, pin_newest(state), columns)
-    return DropPartitionReport(sum(int(chosen.mask(rows).sum()) for rows in parts), dry_run=True)
+def _counted_by_key(table: Table, chosen: PartitionMatches) -> DropPartitionReport:
+    rows = table.to_arrow(columns=chosen.columns)
+    return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)

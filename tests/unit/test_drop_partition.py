@@ -311,6 +311,18 @@ def test_by_key_all_readers_agree(keyed):
     assert keyed.to_arrow().num_rows == 5
 
 
+def test_by_key_counted_where_the_recorded_snapshot_was_expired(keyed):
+    keyed.upsert(people(0, 8) + people(0, 4, TUE))
+    tier(keyed)
+    keyed.upsert([{**row, "n": -1} for row in people(0, 8)])
+    tier(keyed)
+    compacted = keyed.lake.compact().snapshot
+    keyed.lake.expire_snapshots(retain_last=1, older_than_ms=keyed.storage.now_ms())
+    assert keyed.lake.snapshots()["snapshot_id"].to_pylist() == [compacted.id]
+    assert keyed.refresh().lake.snapshot_id != compacted.id
+    assert keyed.drop_partition({"day": MON}, dry_run=True).rows == 8
+
+
 def test_by_key_in_bounded_steps_on_a_new_host(keyed, own_cache, monkeypatch, clock):
     monkeypatch.setattr(partition_delete, "SEGMENT_BYTES", 1)
     monkeypatch.setattr("streamhouse_spark.kv.tablet.ITEMS_PER_STEP", 16)
