@@ -352,7 +352,8 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange
         at = int(ends[first - 1]) if first else wanted.start
         raise OffsetsTrimmedError(
             f"bucket {bucket}: offsets {wanted} were asked for, the lake's files hold them no longer exactly from "
-            f"{at} on (another engine rewrote or deleted rows); start later, or set failOnDataLoss=false to skip them"
+            f"{at} on (a partition was dropped, or another engine rewrote or deleted rows); start later, or set "
+            "failOnDataLoss=false to skip them"
         )
 
 

@@ -143,14 +143,16 @@ def _stand_in(asked: Question) -> Pin | None:
     """Another pin, for when another engine expired the lake snapshot.
 
     The lake's newest snapshot and the pinned log are the same rows as long as the snapshot holds nothing beyond the
-    pinned ends. Else the newest state of the table is all that can be had, which is no answer to a chosen one.
+    pinned ends, and no partition was dropped since. Else the newest state of the table is all that can be had, which is
+    no answer to a chosen one.
     """
     table, state = asked.table, asked.state
     newest = table.open_lake().newest()
     if newest is None or not newest.offsets:  # what it holds of the log cannot be told
         return None
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
-    if within and state.begins_at(newest.starts):
+    is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
+    if within and is_whole and state.begins_at(newest.starts):
         return pin_newest(state, LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
     if asked.pin.is_chosen:
         return None
