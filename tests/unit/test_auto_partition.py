@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +145,18 @@ def test_they_are_altered_later_and_checked_then(wh):
             table.alter_properties(changed)
     assert table.refresh().version == version
     assert altered_properties(ON, {}, ["table.auto-partition.enabled"]) == {}
+
+
+def test_zones_are_known_on_hosts_without_a_database_of_them():
+    """Properties that name one are read whenever the table is opened."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert [name for name in project["dependencies"] if name.startswith("tzdata")]
+    code = (
+        "from streamhouse_spark.auto_partition import parse_auto_partition\n"
+        "from streamhouse_spark.schema import TableSchema\n"
+        "texts = {'table.auto-partition.enabled': 'true', 'table.auto-partition.time-zone': 'Europe/Berlin'}\n"
+        "print(parse_auto_partition(texts, TableSchema.of('d DATE'), ('d',), lake_enabled=True).time_zone)"
+    )
+    environment = {**os.environ, "PYTHONTZPATH": ""}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "Europe/Berlin"
