@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
@@ -129,9 +130,11 @@ def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
     try:
         return pa.scalar(text).cast(arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        is_zoned = pa.types.is_timestamp(arrow) and arrow.tz is not None
+        how = "with its zone, such as 2026-01-31T09:00:00Z" if is_zoned else "as SELECT shows it"
         raise SchemaMismatchError(
-            f"column '{column}' of {table} has type {arrow}, and {text[:100]!r} is no value of it ({error}); write it "
-            f"as SELECT shows it, {NULL_NAME} for null"
+            f"column '{column}' of {table} has type {type_name(arrow)}, and {text[:100]!r} is no value of it "
+            f"({str(error).splitlines()[0][:200]}); write it {how}, {NULL_NAME} for null"
         ) from error
 
 

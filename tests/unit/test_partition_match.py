@@ -79,6 +79,8 @@ def test_texts_as_people_write_them():
     )
     with pytest.raises(SchemaMismatchError, match=r"'day'.*'tomorrow'"):
         PartitionMatch.of_texts({"day": "tomorrow"}, SCHEMA, ALL, "a.t")
+    with pytest.raises(SchemaMismatchError, match=r"type timestamp, .*write it with its zone, such as 2026"):
+        PartitionMatch.of_texts({"at": "2026-01-31 12:00:00"}, SCHEMA, ALL, "a.t")
 
 
 @pytest.mark.parametrize("given", [{}, None, "day=1", [("day", 1)], {"id": 1}, {"nowhere": 1}, {1: 2}])
