@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from streamhouse_spark.cli.session import Command, Session, take_pairs
+from streamhouse_spark.cli.session import Command, Session, take_values
 from streamhouse_spark.partition_life import DropPartitionReport, drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.paths import parse_table_name
@@ -22,7 +22,7 @@ streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de
 """,
 )
 @click.argument("table")
-@click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_pairs)
+@click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @click.pass_obj

@@ -147,6 +147,15 @@ def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]
     return key_values(value, param)
 
 
+def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
+    """Callback of ``COLUMN=VALUE`` texts, whose values count as they are, with blanks at their ends, and once each."""
+    names = [text.partition("=")[0].strip() for text in value]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name[:60]!r} is there twice; name it once", param=param)
+    return dict(zip(key_values(value, param), (text.partition("=")[2] for text in value), strict=True))
+
+
 def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
     """Callback of options that take names, several times or with commas between them."""
     return [name.strip() for text in value for name in text.split(",") if name.strip()]

@@ -35,3 +35,13 @@ def test_what_cannot_be(run, table):
     assert "no value of it" in run("drop-partition", "sales.orders", "day=soon", "--yes", code=1).stderr
     assert run("drop-partition", "sales.orders$lake", "day=1", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
     assert table.to_arrow().num_rows == 3
+
+
+def test_values_count_as_they_are_and_once(run, table):
+    table.append([{"id": 4, "land": " de"}, {"id": 5, "land": "d=e"}])
+    assert run("drop-partition", "sales.orders", "land= de", "--yes", "-o", "json").document["rows"] == 1
+    assert run("drop-partition", "sales.orders", " land=d=e", "--yes", "-o", "json").document["rows"] == 1
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    twice = run("drop-partition", "sales.orders", "day=2026-01-31", "day=2026-02-01", "--yes", code=2)
+    assert "is there twice" in twice.stderr
+    assert table.to_arrow().num_rows == 3

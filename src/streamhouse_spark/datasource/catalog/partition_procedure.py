@@ -25,8 +25,8 @@ def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence
 
 def _texts(text: str) -> dict[str, str]:
     """The values of a JSON object as people write them."""
-    try:
-        found = json.loads(text)
+    try:  # numbers stay as they are written: a float would be another decimal
+        found = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
     except ValueError:
         found = None
     if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
@@ -35,6 +35,13 @@ def _texts(text: str) -> dict[str, str]:
             'such as {"day": "2026-01-31", "country": null}'
         )
     return {name: _text(value) for name, value in found.items()}
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
 
 
 def _text(value: Any) -> str:

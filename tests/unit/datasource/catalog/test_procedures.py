@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -78,6 +79,16 @@ def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
     for text in ("day=2026-01-01", "[]", '{"day": ["2026-01-01"]}', "{}", '{"id": 1}'):
         with pytest.raises(InvalidOptionError):
             call("drop_partition", table="sales.parts", partition=text)
+
+
+def test_a_partition_by_a_decimal_is_told_exactly(catalog, call):
+    table = catalog.connection.warehouse().create_table("sales.exact", "id BIGINT, d DECIMAL(20,3)", partition_by=["d"])
+    near = ["12345678901234567.999", "12345678901234568.000"]
+    table.append([{"id": i, "d": Decimal(text)} for i, text in enumerate(near)])
+    assert call("drop_partition", table="sales.exact", partition=f'{{"d": {near[0]}}}')[0]["rows"] == 1
+    assert table.to_arrow()["id"].to_pylist() == [1]
+    with pytest.raises(InvalidOptionError, match="expected a JSON object"):
+        call("drop_partition", table="sales.exact", partition='{"d": 1, "d": 2}')
 
 
 def test_snapshots_are_expired_but_for_the_newest(call, table):
