@@ -308,6 +308,23 @@ class TestDropping:
             with pytest.raises(TableNotFoundError, match="was dropped"):
                 ask()
 
+    @pytest.mark.usefixtures("own_cache")
+    def test_writes_that_change_nothing_say_so_too(self, wh, other_process):
+        log = wh.create_table("t", ORDERS)
+        keyed = wh.create_table("k", "id BIGINT, x INT", primary_key=["id"])
+        keyed.upsert([{"id": 1, "x": 1}])
+        keyed.delete([1])
+        for name in ("t", "k"):
+            other_process().drop_table(name)
+        for ask in (
+            lambda: log.append([]),
+            lambda: log.overwrite([]),
+            lambda: keyed.delete([5]),
+            lambda: keyed.upsert([]),
+        ):
+            with pytest.raises(TableNotFoundError, match="was dropped"):
+                ask()
+
     def test_the_name_may_be_used_again(self, wh, other_process):
         old = wh.create_table("sales.orders", ORDERS)
         old.append([{"id": 1}])

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse_spark.errors import CommitConflictError, StreamhouseError
+from streamhouse_spark.errors import CommitConflictError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import (
@@ -74,6 +74,8 @@ class KeyedWriter:
         ready = prepared or {}
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            if state.dropped:  # also where nothing would change
+                raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
             if read is not None:
                 read.require(state)
             if state.schema_id != self.stager.layout.schema_id:
