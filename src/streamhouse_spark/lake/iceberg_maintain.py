@@ -24,7 +24,7 @@ from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import own_projection
-from streamhouse_spark.lake.iceberg_round import require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg_round import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
@@ -78,8 +78,10 @@ def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> li
     entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
     current = [_stored(file) for file in entries if file.spec_id == table.metadata.default_spec_id]
 
+    files = place.files_at(data_location(table))
+
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(place.files_at(location), location, place.spec.table_uuid)
+        return offset_file(files, location, place.spec.table_uuid)
 
     return plan_groups(current, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
 

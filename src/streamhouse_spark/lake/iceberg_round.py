@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
@@ -25,12 +26,17 @@ def write_context(place: IcebergPlace) -> WriteContext:
     table = place.require()
     place.require_owner(table.metadata)
     require_brought_up(table.metadata, place.spec)
-    data = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
-    shape = WriteShape(table.schema(), table.spec(), data.rstrip("/"), properties, place.storage.now_ms(), head)
+    shape = WriteShape(table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head)
     spec = place.spec
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+
+
+def data_location(table: Table) -> str:
+    """Where new data files go."""
+    found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+    return found.rstrip("/")
 
 
 def planned_files(
