@@ -335,8 +335,7 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
     """The stored outcome of a transaction, if this version or a newer one is stored."""
     if transaction is None:
         return None
-    if state.dropped:  # its rows are gone with the table: that they were stored once is no answer
-        raise _dropped(state)
+    require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
     entry = state.transactions.get(transaction.app_id)
     if entry is None:
         return None
@@ -354,9 +353,11 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
 
 
 def _require_live(state: TableState, actions: Sequence[Action]) -> None:
-    if state.dropped and not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
-        raise _dropped(state)
+    if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
+        require_there(state)
 
 
-def _dropped(state: TableState) -> TableNotFoundError:
-    return TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")
+def require_there(state: TableState) -> None:
+    """Raises `TableNotFoundError` for a dropped table."""
+    if state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.column_defaults import same_defaults
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.commit_log import CommitLog, Committed
+from streamhouse_spark.log.commit_log import CommitLog, Committed, require_there
 from streamhouse_spark.log.segment_writer import (
     BATCH_ROWS_MAX,
     SegmentShape,
@@ -186,8 +186,7 @@ def commit_staged(
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        if state.dropped:  # also where nothing would change
-            raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
+        require_there(state)  # also where nothing would change
         emptying = truncating(state) if overwrite else ()
         if not staged.segments and transaction is None:
             return emptying
