@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.log.cleaning import GRACE_MS
-from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.commit_log import CommitLog, require_there
 from streamhouse_spark.log.consumers import move_consumer
 from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.segment_writer import SegmentShape
@@ -104,8 +104,7 @@ class Table(AlterableTable):
 
     def require_there(self, state: TableState) -> TableState:
         """The state. Raises `TableNotFoundError` for that of a dropped table."""
-        if state.dropped:
-            raise TableNotFoundError(f"table {self.name} ({self.uuid}) was dropped; open it again by its name")
+        require_there(state)
         return state
 
     @property

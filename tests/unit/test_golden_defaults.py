@@ -7,26 +7,19 @@ import json
 import pytest
 
 from faults.sim import sim_world
+from golden.folder import GoldenFolder, written_again
 from golden.make import DEFAULTS, expected
-from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.paths import parse_number
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
-WAREHOUSE = DEFAULTS / "warehouse"
-FILES = {p.relative_to(WAREHOUSE).as_posix(): p.read_bytes() for p in WAREHOUSE.rglob("*") if p.is_file()}
-EXPECTED = json.loads((DEFAULTS / "expected.json").read_text(encoding="utf-8"))
-COMMITS = [key for key in FILES if "/commits/" in key]
+GOLDEN = GoldenFolder(DEFAULTS)
 
 
 @pytest.fixture
 def golden() -> MemoryStorage:
-    store = MemoryStorage(sim_world(3))
-    for key, data in FILES.items():
-        store.put(key, data)
-    return store
+    return GOLDEN.store()
 
 
 @pytest.fixture
@@ -35,7 +28,7 @@ def wh(golden) -> Warehouse:
 
 
 def test_what_a_reader_sees(wh):
-    assert json.loads(json.dumps(expected(wh))) == EXPECTED
+    assert json.loads(json.dumps(expected(wh))) == GOLDEN.expected
 
 
 def test_every_type_that_has_defaults_is_there(wh):
@@ -51,24 +44,16 @@ def test_every_type_that_has_defaults_is_there(wh):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", COMMITS, ids=lambda k: k[-7:-5])
+@pytest.mark.parametrize("key", GOLDEN.commits, ids=lambda k: k[-7:-5])
 def test_records_are_written_to_the_same_bytes(golden, key):
-    record, payload = read_record(golden, key.split("/")[1], parse_number(key))
-    actions = tuple(
-        Append(a.segments, tuple(s.inline and bytes(payload[slice(*s.inline)]) for s in a.segments))
-        if isinstance(a, Append)
-        else a
-        for a in record.actions
-    )
-    again = Record(record.number, record.table_uuid, record.attempt, record.time_ms, actions, record.transaction)
-    assert encode_record(again, "").data == FILES[key]
+    assert written_again(golden, key) == GOLDEN.files[key]
 
 
 def test_the_checkpoint_is_written_to_the_same_bytes(golden):
-    (key,) = (k for k in FILES if "/checkpoints/0" in k)
+    (key,) = (k for k in GOLDEN.files if "/checkpoints/0" in k)
     store = MemoryStorage(sim_world(0))
     write_checkpoint(store, read_checkpoint(golden, key.split("/")[1], parse_number(key)))
-    assert store.read(key) == FILES[key]
+    assert store.read(key) == GOLDEN.files[key]
 
 
 def test_it_is_written_on(wh):

@@ -8,30 +8,25 @@ import json
 import pytest
 
 from faults.sim import sim_world
+from golden.folder import GoldenFolder, written_again
 from golden.make import KEYED, expected
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.actions import Append, KvSnapshot
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.record import Record, encode_record, read_record
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.paths import parse_number
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
-WAREHOUSE = KEYED / "warehouse"
-FILES = {p.relative_to(WAREHOUSE).as_posix(): p.read_bytes() for p in WAREHOUSE.rglob("*") if p.is_file()}
-EXPECTED = json.loads((KEYED / "expected.json").read_text(encoding="utf-8"))
-COMMITS = [key for key in FILES if "/commits/" in key]
+GOLDEN = GoldenFolder(KEYED)
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
 def golden() -> MemoryStorage:
-    store = MemoryStorage(sim_world(3))
-    for key, data in FILES.items():
-        store.put(key, data)
-    return store
+    return GOLDEN.store()
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def table(golden):
 
 
 def test_what_a_reader_sees(golden, table):
-    assert json.loads(json.dumps(expected(Warehouse("golden", storage=golden, world=sim_world(4))))) == EXPECTED
+    assert json.loads(json.dumps(expected(Warehouse("golden", storage=golden, world=sim_world(4))))) == GOLDEN.expected
     rows = {f"n{i}": (dt.date(2000, 1, 1 + i), i) for i in range(8) if i != 2}
     rows |= {"n1": (dt.date(2000, 1, 2), 10), "new": (None, 11), "n3": (None, None)}
     assert {r["name"]: (r["born"], r["n"]) for r in table.to_arrow().to_pylist()} == rows
@@ -49,30 +44,22 @@ def test_what_a_reader_sees(golden, table):
 
 
 def test_every_new_form_is_there(golden, table):
-    found = [a for k in COMMITS for a in read_record(golden, k.split("/")[1], parse_number(k))[0].actions]
+    found = [a for k in GOLDEN.commits for a in read_record(golden, k.split("/")[1], parse_number(k))[0].actions]
     snapshots = [a for a in found if isinstance(a, KvSnapshot)]
     assert [s.num_rows for s in snapshots if s.segments]
     segments = [s for a in found if isinstance(a, Append) for s in a.segments]
     assert {s.uuid is None for s in segments} == {True, False}
     assert [kind.value for kind in ChangeType] == [0, 1, 2, 3], "the numbers are the format"
-    assert any(b'"snapshots":[' in data for key, data in FILES.items() if "/checkpoints/0" in key)
+    assert any(b'"snapshots":[' in data for key, data in GOLDEN.files.items() if "/checkpoints/0" in key)
 
 
-@pytest.mark.parametrize("key", COMMITS, ids=lambda k: k[-7:-5])
+@pytest.mark.parametrize("key", GOLDEN.commits, ids=lambda k: k[-7:-5])
 def test_records_are_written_to_the_same_bytes(golden, key):
-    record, payload = read_record(golden, key.split("/")[1], parse_number(key))
-    actions = tuple(
-        Append(a.segments, tuple(s.inline and bytes(payload[slice(*s.inline)]) for s in a.segments))
-        if isinstance(a, Append)
-        else a
-        for a in record.actions
-    )
-    again = Record(record.number, record.table_uuid, record.attempt, record.time_ms, actions, record.transaction)
-    assert encode_record(again, "").data == FILES[key]
+    assert written_again(golden, key) == GOLDEN.files[key]
 
 
 def test_checkpoints_are_what_the_records_say_and_written_to_the_same_bytes(golden):
-    (key,) = (k for k in FILES if "/checkpoints/0" in k)
+    (key,) = (k for k in GOLDEN.files if "/checkpoints/0" in k)
     uuid, number = key.split("/")[1], parse_number(key)
     state = read_checkpoint(golden, uuid, number)
     folded = None
@@ -82,7 +69,7 @@ def test_checkpoints_are_what_the_records_say_and_written_to_the_same_bytes(gold
     store = MemoryStorage(sim_world(0))
     write_checkpoint(store, state)
     assert {info.key: store.read(info.key) for info in store.list("")} == {
-        k: d for k, d in FILES.items() if "/checkpoints/" in k
+        k: d for k, d in GOLDEN.files.items() if "/checkpoints/" in k
     }
 
 

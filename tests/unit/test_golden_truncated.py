@@ -7,28 +7,23 @@ import json
 import pytest
 
 from faults.sim import sim_world
+from golden.folder import GoldenFolder, written_again
 from golden.make import TRUNCATED, expected
 from streamhouse_spark.log.actions import Append, LakePair, Truncate
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.record import Record, encode_record, read_record
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.paths import parse_number
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
-WAREHOUSE = TRUNCATED / "warehouse"
-FILES = {p.relative_to(WAREHOUSE).as_posix(): p.read_bytes() for p in WAREHOUSE.rglob("*") if p.is_file()}
-EXPECTED = json.loads((TRUNCATED / "expected.json").read_text(encoding="utf-8"))
-COMMITS = [key for key in FILES if "/commits/" in key]
+GOLDEN = GoldenFolder(TRUNCATED)
 
 
 @pytest.fixture
 def golden() -> MemoryStorage:
-    store = MemoryStorage(sim_world(3))
-    for key, data in FILES.items():
-        store.put(key, data)
-    return store
+    return GOLDEN.store()
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def wh(golden) -> Warehouse:
 
 
 def test_what_a_reader_sees(wh):
-    assert json.loads(json.dumps(expected(wh))) == EXPECTED
+    assert json.loads(json.dumps(expected(wh))) == GOLDEN.expected
     assert wh.view("emptied$changelog").to_arrow().num_rows == 0
     rows = wh.view("overwritten$changelog").to_arrow()
     assert sorted(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)) == [
@@ -59,28 +54,20 @@ def test_which_lake_snapshot_counts(wh):
 
 
 def test_every_new_form_is_there(golden):
-    found = [read_record(golden, k.split("/")[1], parse_number(k))[0].actions for k in COMMITS]
+    found = [read_record(golden, k.split("/")[1], parse_number(k))[0].actions for k in GOLDEN.commits]
     assert {type(a) for actions in found for a in actions} >= {Truncate, LakePair, Append}
     assert [type(a) for actions in found for a in actions if len(actions) > 1] == [Truncate, Append]
     assert [a for actions in found for a in actions if isinstance(a, LakePair) and a.starts]
-    assert any(b'"truncation":{' in data for key, data in FILES.items() if "/checkpoints/0" in key)
+    assert any(b'"truncation":{' in data for key, data in GOLDEN.files.items() if "/checkpoints/0" in key)
 
 
-@pytest.mark.parametrize("key", COMMITS, ids=lambda k: k[7:13] + k[-7:-5])
+@pytest.mark.parametrize("key", GOLDEN.commits, ids=lambda k: k[7:13] + k[-7:-5])
 def test_records_are_written_to_the_same_bytes(golden, key):
-    record, payload = read_record(golden, key.split("/")[1], parse_number(key))
-    actions = tuple(
-        Append(a.segments, tuple(s.inline and bytes(payload[slice(*s.inline)]) for s in a.segments))
-        if isinstance(a, Append)
-        else a
-        for a in record.actions
-    )
-    again = Record(record.number, record.table_uuid, record.attempt, record.time_ms, actions, record.transaction)
-    assert encode_record(again, "").data == FILES[key]
+    assert written_again(golden, key) == GOLDEN.files[key]
 
 
 def test_checkpoints_are_what_the_records_say_and_written_to_the_same_bytes(golden):
-    (key,) = (k for k in FILES if "/checkpoints/0" in k)
+    (key,) = (k for k in GOLDEN.files if "/checkpoints/0" in k)
     uuid, number = key.split("/")[1], parse_number(key)
     state = read_checkpoint(golden, uuid, number)
     folded = None
@@ -90,7 +77,7 @@ def test_checkpoints_are_what_the_records_say_and_written_to_the_same_bytes(gold
     store = MemoryStorage(sim_world(0))
     write_checkpoint(store, state)
     assert {info.key: store.read(info.key) for info in store.list("")} == {
-        k: d for k, d in FILES.items() if "/checkpoints/" in k
+        k: d for k, d in GOLDEN.files.items() if "/checkpoints/" in k
     }
 
 

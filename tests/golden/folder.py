@@ -1,0 +1,43 @@
+"""A folder that `golden.make` wrote, as tests read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from faults.sim import sim_world
+from streamhouse_spark.log.actions import Append
+from streamhouse_spark.log.record import Record, encode_record, read_record
+from streamhouse_spark.paths import parse_number
+from streamhouse_spark.storage_memory import MemoryStorage
+
+
+class GoldenFolder:
+    """Its files by key, and what a reader of them has to see."""
+
+    def __init__(self, folder: Path) -> None:
+        root = folder / "warehouse"
+        self.files = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        self.expected: dict[str, Any] = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+        self.commits = [key for key in self.files if "/commits/" in key]
+
+    def store(self) -> MemoryStorage:
+        """A new storage with these files."""
+        store = MemoryStorage(sim_world(3))
+        for key, data in self.files.items():
+            store.put(key, data)
+        return store
+
+
+def written_again(store: MemoryStorage, key: str) -> bytes:
+    """A record that was read, as it is written today."""
+    record, payload = read_record(store, key.split("/")[1], parse_number(key))
+    actions = tuple(
+        Append(a.segments, tuple(s.inline and bytes(payload[slice(*s.inline)]) for s in a.segments))
+        if isinstance(a, Append)
+        else a
+        for a in record.actions
+    )
+    again = Record(record.number, record.table_uuid, record.attempt, record.time_ms, actions, record.transaction)
+    return encode_record(again, "").data
