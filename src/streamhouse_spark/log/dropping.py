@@ -16,9 +16,10 @@ from contextlib import suppress
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
+from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.names import resolve
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState, fold
@@ -51,11 +52,8 @@ def clean_dropped(
 
 def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
     """The index of the newest floor, and when it was written if it is a tombstone."""
-    index, written_ms = 0, None
-    while (floor := read_floor(storage, uuid, index + 1)) is not None:
-        index += 1
-        written_ms = floor.time_ms if floor.floor >= TOMBSTONE else None
-    return index, written_ms
+    index, floor = newest_floor(storage, uuid)
+    return index, floor.time_ms if floor is not None and floor.floor >= TOMBSTONE else None
 
 
 def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
