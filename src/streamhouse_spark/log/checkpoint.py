@@ -191,4 +191,4 @@ def decode_floor(data: bytes, where: str) -> Floor:
 def _copies(data: bytes) -> list[bytes]:
     """The whole object, and the copies in its payload: each is as long as what stands before them."""
     size, rest = divmod(len(data), 1 + _COPIES)
-    return [data] if rest else [data, *(data[at : at + size] for at in range(size, len(data), size))]
+    return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]

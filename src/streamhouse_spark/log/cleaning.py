@@ -58,6 +58,8 @@ class CleanReport:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Of dropped tables, uuid → why it was left as it is."""
 
 
 def check_grace(grace_ms: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TableNotFoundError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
@@ -35,7 +35,10 @@ DropLake = Callable[[TableState], None]
 def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
-    """Take every table that is dropped or was never named one step further. ``deleted`` lists files."""
+    """Take every table that is dropped or was never named one step further. ``deleted`` lists files.
+
+    What cannot be read is not deleted, and does not keep the rest: ``skipped`` says what and why.
+    """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
@@ -45,8 +48,9 @@ def clean_dropped(
                 _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
-        except CorruptDataError as error:  # what cannot be read is not deleted, and does not keep the rest
-            logger.warning("table %s is damaged and left as it is: %s", uuid, error)
+        except StreamhouseError as error:
+            logger.warning("table %s is left as it is: %s", uuid, error)
+            report.skipped[uuid] = str(error)
     return report
 
 

@@ -1,18 +1,19 @@
 """The chain of a table's floors: its newest in few requests, and which old ones may go.
 
 Floors are put one behind the other, so at first they are dense, and their values only grow. Every `LANDMARK_EVERY`-th,
-a landmark, is kept for good, and so are those up to the first landmark; others go once a landmark lies above them. **Invariant:** who knows floor ``k``
-learns of a newer one, if there is one, by reading ``k + 1`` and then the next landmark above ``k``, however long ago it
-learned of ``k``: where ``k + 1`` was deleted, that landmark was there before. Listings and checkpoints only say where
-to begin.
+a landmark, is kept for good, and so are those up to the first landmark; others go once a landmark lies above them.
+
+**Invariant:** who knows floor ``k`` learns of a newer one, if there is one, by reading ``k + 1`` and then the next
+landmark above ``k``, however long ago it learned of ``k``: where ``k + 1`` was deleted, that landmark was there before.
+Listings never find a floor; checkpoints only say where to begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
+from streamhouse_spark.log.chains import last_number
 from streamhouse_spark.log.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
 from streamhouse_spark.paths import floor_key, floors_prefix, parse_number
 from streamhouse_spark.storage import Storage
@@ -40,14 +41,14 @@ def newest_floor(storage: Storage, table_uuid: str, known: int = NONE) -> tuple[
         following = is_there(index + 1)
         if not following and _is_kept(index + 1):
             break
-        landmark = _last(lambda step: is_there(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
+        landmark = last_number(lambda step: is_there(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
         if landmark * LANDMARK_EVERY > index:
             index = landmark * LANDMARK_EVERY
         elif not following:
             break
         else:
             index += 1
-        index = _last(is_there, index)
+        index = last_number(is_there, index)
     if index == known:
         return known, None
     return index, decode_floor(found[index], f"{storage.url}/{floor_key(table_uuid, index)}")
@@ -55,21 +56,6 @@ def newest_floor(storage: Storage, table_uuid: str, known: int = NONE) -> tuple[
 
 def _is_kept(index: int) -> bool:
     return index <= LANDMARK_EVERY or index % LANDMARK_EVERY == 0
-
-
-def _last(is_there: Callable[[int], bool], first: int) -> int:
-    """The end of the dense run behind ``first``: a number that is there, or ``first``, and whose successor was not."""
-    low, step = first, 1
-    while is_there(low + step):
-        low, step = low + step, 2 * step
-    high = low + step
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_there(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def settled_floor(storage: Storage, table_uuid: str, newest: int, settled_ms: int) -> int:

@@ -56,7 +56,7 @@ def _readable(storage: Storage, table_uuid: str, number: int) -> TableState | No
     except ObjectNotFoundError:  # another cleaner was faster, by more than the grace
         return None
     except (CorruptDataError, FormatVersionError) as error:
-        logger.error("a checkpoint does not count: %s", error)
+        logger.warning("a checkpoint does not count: %s", error)
         return None
 
 
