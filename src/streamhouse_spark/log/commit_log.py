@@ -27,6 +27,7 @@ from streamhouse_spark.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StorageRefusedError,
     StreamhouseError,
     TableNotFoundError,
     TransactionConflictError,
@@ -145,7 +146,7 @@ class CommitLog:
         Raises:
             CommitConflictError: too many lost races; nothing was written, trying again is safe.
             CommitStateUnknownError: storage failed before it could be seen whether the record is there.
-            StorageError: storage failed and the record is not there.
+            StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
             TransactionConflictError: the application id belongs to another query.
             TableNotFoundError: the table was dropped.
         """
@@ -162,7 +163,7 @@ class CommitLog:
 
     def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str) -> Committed | None:
         """One attempt, however many races it loses. None when it won a number below a floor: its record is void."""
-        failures = conflicts = 0
+        failures = conflicts = refusals = 0
         while True:
             with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
                 before = self._refresh_after(failures)
@@ -192,6 +193,9 @@ class CommitLog:
                 conflicts += 1
             else:
                 failures += 1
+                refusals += isinstance(failure, StorageRefusedError)
+                if failure is not None and refusals == failures:
+                    raise failure  # the record is not there, and no request that could put it is under way
             self._give_up_or_wait(failures, conflicts, failure)
 
     # -- reading --------------------------------------------------------------------------------------------------
