@@ -394,7 +394,8 @@ class Warehouse:
             return None
 
     def _drop_lake(self, state: TableState) -> None:
-        if parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
+        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        if properties.datalake_enabled or state.recorded_lake is not None:
             drop_lake_table(self._storage, self._settings, state, self._world)
 
     def _known_database(self, name: str) -> names.DatabasePointer:
