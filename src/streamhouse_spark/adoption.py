@@ -29,8 +29,9 @@ from streamhouse_spark.lake.open import lake_adoption
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log import names
 from streamhouse_spark.log.actions import Action, Create, Drop, LakePair
-from streamhouse_spark.log.checkpoint import TOMBSTONE, read_floor
+from streamhouse_spark.log.checkpoint import TOMBSTONE
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.names import NamePointer
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.renaming import free
@@ -178,10 +179,8 @@ class _Adopter:
         )
 
     def _is_buried(self, owner: str) -> bool:
-        index, is_tombstone = 0, False
-        while (floor := read_floor(self.warehouse.storage, owner, index + 1)) is not None:
-            index, is_tombstone = index + 1, floor.floor >= TOMBSTONE
-        return is_tombstone
+        _, floor = newest_floor(self.warehouse.storage, owner)
+        return floor is not None and floor.floor >= TOMBSTONE
 
     def _is_named(self, state: TableState) -> bool:
         path = parse_table_name(state.name).path

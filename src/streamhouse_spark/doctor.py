@@ -31,6 +31,7 @@ from streamhouse_spark.kv.tablet_files import (
     cache_folder,
     cached_tablets,
 )
+from streamhouse_spark.opened_tables import open_listed
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
 from streamhouse_spark.stores import network_file_system
 from streamhouse_spark.warehouse import Warehouse
@@ -223,10 +224,10 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     if path is not None:
         usage = shutil.disk_usage(path)
         findings.append(check_disk(usage.free, usage.total))
-    for name in tables:
-        table = warehouse.table(name)
-        findings += check_table(table_health(table.refresh(), table.properties, warehouse.storage.now_ms()))
-    return findings
+    opened = open_listed(warehouse.table, tables)
+    checked = opened.each(lambda t: list(check_table(table_health(t.state, t.properties, warehouse.storage.now_ms()))))
+    findings += [finding for found in checked for finding in found]
+    return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
 
 
 def check_clock(store_ahead_ms: int) -> Finding:

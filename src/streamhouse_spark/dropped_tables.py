@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CorruptDataError, TableNotFoundError
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
@@ -32,15 +32,15 @@ class DroppedTable:
 
 
 def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
-    """By name, then the newest first. Damaged ones are left out, and logged: they cannot be brought back."""
+    """By name, then the newest first. Those that cannot be read are logged and left out: one hides no other."""
 
     def look(uuid: str) -> TableState | None:
         try:
             return CommitLog(storage, uuid, world).refresh()
         except TableNotFoundError:  # buried, or without a first record
             return None
-        except CorruptDataError as error:
-            logger.warning("table %s is damaged: %s", uuid, error)
+        except StreamhouseError as error:
+            logger.warning("table %s cannot be read: %s", uuid, error)
             return None
 
     states = in_parallel(look, storage.list_names(TABLES_PREFIX))

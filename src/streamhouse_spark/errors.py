@@ -16,6 +16,7 @@
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
     ├── StorageError               UNAVAILABLE  the store failed or refused
+    │   ├── StorageRefusedError    INVALID      it refuses for good: read-only, or no permission
     │   ├── ObjectNotFoundError                 (internal) the object is absent
     │   └── ObjectExistsError                   (internal) put-if-absent found an object
     ├── LakeMismatchError          INVALID      the lake table is not the one that is needed
@@ -123,6 +124,12 @@ class CommitStateUnknownError(StreamhouseError):
 
 class StorageError(StreamhouseError):
     kind = ErrorKind.UNAVAILABLE
+
+
+class StorageRefusedError(StorageError):
+    """The store refused for good: it is read-only there, or this user may not. Nothing was done by this request."""
+
+    kind = ErrorKind.INVALID
 
 
 class ObjectNotFoundError(StorageError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def open_lake(table: Table) -> LakeTable:
     """Raises `InvalidOptionError` where the table has no lake, `MissingExtraError` without the lake's library."""
-    if not table.properties.datalake_enabled:
+    if not table.has_lake:
         raise InvalidOptionError(
             f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
         )

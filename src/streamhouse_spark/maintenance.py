@@ -32,7 +32,7 @@ class MaintainReport:
     trimmed_to: Mapping[int, int]
     cleaned: CleanReport
     lake: LakeMaintainReport | None = None
-    """None for a table without a lake table."""
+    """None for a table without a lake table, or where ``table.datalake.enabled`` is false."""
     snapshots: int = 0
     """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
 
@@ -42,8 +42,7 @@ def maintain(
 ) -> MaintainReport:
     """See `Table.maintain`. Of the lake only these steps are done."""
     check_grace(grace_ms)
-    has_lake = table.refresh().recorded_lake is not None and table.properties.datalake_enabled
-    lake = table.open_lake() if has_lake else None
+    lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
         _require_kept(table, lake)
     merged, trimmed, snapshots = 0, {}, 0
@@ -60,7 +59,8 @@ def maintain(
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
-    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake is not None else None
+    is_kept_up = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
     return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
 
 

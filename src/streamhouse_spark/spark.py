@@ -61,7 +61,8 @@ def tier(
 
     When it returns, every row that was committed before the call is in the lake, whatever the table's freshness, in one
     or more lake snapshots. ``tables`` are names; without it, all tables that have a lake. ``settings`` are those of
-    `Warehouse`. Safe at any time, beside other calls and services.
+    `Warehouse`. Safe at any time, beside other calls and services. What fails for one table does not keep the others:
+    its error is raised once they are done.
 
     Raises:
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.

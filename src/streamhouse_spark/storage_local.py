@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage import Bytes, Names, ObjectInfo, Objects
 
 _TEMPORARY = ".tmp-"
@@ -273,7 +273,9 @@ class LocalStorage:
         if error.errno == errno.EEXIST:
             return ObjectExistsError(f"{where} exists")
         remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again").format(doing=doing)
-        return StorageError(f"cannot {doing} {where}: {os.strerror(error.errno or 0)}; {remedy}")
+        refused = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+        kind = StorageRefusedError if refused else StorageError
+        return kind(f"cannot {doing} {where}: {os.strerror(error.errno or 0)}; {remedy}")
 
 
 _REMEDIES = {

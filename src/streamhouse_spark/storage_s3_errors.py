@@ -18,7 +18,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 
 S3_FAILURES: tuple[type[Exception], ...] = (
     ClientError,
@@ -52,6 +52,7 @@ _THROTTLING_CODES = frozenset({
 })  # fmt: skip
 _CONDITIONAL_OPERATIONS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
+_REFUSED_CODES = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _MESSAGE_CHARS_MAX = 200
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
 
@@ -113,7 +114,9 @@ def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[s
         return ObjectNotFoundError(f"{where} does not exist")
     if kind is FailureKind.EXISTS:
         return ObjectExistsError(f"{where} exists")
-    return StorageError(f"cannot {doing} {where}: {_what_happened(error, secrets)}; {_remedy(error, kind)}")
+    refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
+    failure = StorageRefusedError if refused else StorageError
+    return failure(f"cannot {doing} {where}: {_what_happened(error, secrets)}; {_remedy(error, kind)}")
 
 
 def _what_happened(error: BaseException, secrets: tuple[str, ...]) -> str:

@@ -59,7 +59,7 @@ def repinned(table: Table) -> Pin:
 
 def _pinned_to_lake(table: Table) -> Pin:
     state = table.refresh()
-    if not table.properties.datalake_enabled:
+    if not table.has_lake:
         return pin_newest(state)
     newest = table.open_lake().newest()
     if newest is None:

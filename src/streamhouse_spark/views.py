@@ -48,7 +48,7 @@ def open_view(table: Table, suffix: str | None) -> TableView:
     if suffix == BINLOG and table.state.primary_key:
         return _BinlogView(table)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
-        if not table.properties.datalake_enabled:
+        if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
                 f"there are {', '.join(_suffixes(table))}",
@@ -61,7 +61,7 @@ def _suffixes(table: Table) -> list[str]:
     changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
     partitions = (PARTITIONS,) if table.partition_by else ()
     own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
-    return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.properties.datalake_enabled else own
+    return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.has_lake else own
 
 
 def _reject(table: Table, suffix: str) -> NoReturn:
@@ -148,7 +148,7 @@ def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: OffsetRange) -> Iterator[pa.RecordBatch]:
-    if not table.properties.datalake_enabled or state.lake_offset(bucket) < trimmed.end:
+    if not table.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
             "in the lake; table.tail(start='earliest') reads what the log holds",

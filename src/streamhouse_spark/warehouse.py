@@ -166,14 +166,15 @@ class Warehouse:
         return [table for name in found for table in self._tables_of(name)]
 
     def _tables_of(self, database: str) -> list[str]:
-        return [str(path) for path, _ in names.list_names(self._storage, database) if self._is_there(path)]
+        found = names.list_names(self._storage, database)
+        return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
 
-    def _is_there(self, path: TablePath) -> bool:
-        """A damaged table is there: one must not hide the others."""
+    def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
+        """A table that cannot be opened is there: one must not hide the others."""
         try:
-            return self._find(path) is not None
-        except CorruptDataError as error:
-            logger.warning("table %s is damaged: %s", path, error)
+            return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
+        except StreamhouseError as error:
+            logger.warning("table %s cannot be opened: %s", path, error)
             return True
 
     def exists(self, name: str) -> bool:
@@ -281,15 +282,18 @@ class Warehouse:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
 
         Until then `undrop_table` brings both back. Returns False where there is none and ``if_exists``.
-        **Commit point:** the drop record in the table's log. Where the log is damaged so that no record can follow, the
-        name is freed and the files stay for whoever wants to repair them.
+        **Commit point:** the drop record in the table's log. Where the log is damaged so that no record can follow, or
+        the name's pointer is, the name is freed by its next pointer, and a damaged log's files stay for whoever wants
+        to repair them.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
-        pointer = names.resolve(self._storage, path)
+        pointer = names.NamePointer(0, None)
         try:
+            pointer = names.resolve(self._storage, path)
             table = self._open(path, pointer.uuid) if pointer.uuid else None
         except CorruptDataError as error:
+            pointer = pointer if pointer.number else names.damaged_pointer(self._storage, path)
             logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
             return names.point(self._storage, path, pointer, None, self._world)
         if table is None or pointer.uuid is None:
@@ -390,7 +394,8 @@ class Warehouse:
             return None
 
     def _drop_lake(self, state: TableState) -> None:
-        if parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
+        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        if properties.datalake_enabled or state.recorded_lake is not None:
             drop_lake_table(self._storage, self._settings, state, self._world)
 
     def _known_database(self, name: str) -> names.DatabasePointer:

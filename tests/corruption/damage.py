@@ -134,8 +134,9 @@ def tiered_table(damaged: Damaged) -> pa.Table:
 
 
 def with_floor(damaged: Damaged) -> None:
-    """Give the table a checkpoint and a floor above its first records."""
+    """Give the table two checkpoints and a floor below them, above its first records."""
     table = damaged.open()
+    table.log.checkpoint(table.refresh())
     with mock.patch.object(cleaning, "FLOOR_STEP_MIN", 1):
         table.maintain()
 

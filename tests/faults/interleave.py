@@ -13,7 +13,7 @@ from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
 from faults.sim import SimIds
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError, StreamhouseError
-from streamhouse_spark.log import cleaning, merge
+from streamhouse_spark.log import cleaning, commit_log, merge
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
@@ -23,8 +23,9 @@ Action = Callable[[Run], None]
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Two segments are a run to merge, and two records are worth a floor."""
+    """Two segments are a run to merge, two records are worth a checkpoint, and a floor."""
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(commit_log, "CHECKPOINT_INTERVAL", 2))
         stack.enter_context(mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2))
         stack.enter_context(mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)))
         yield

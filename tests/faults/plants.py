@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from streamhouse_spark import pin
-from streamhouse_spark.errors import StorageError, StreamhouseError
+from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, paimon_maintain, tiering
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_reach import Reach
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
-from streamhouse_spark.log import cleaning, commit_log, merge, retention, staging
+from streamhouse_spark.log import checkpoint, cleaning, commit_log, merge, names, retention, staging, verified
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.state import TableState, fold
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.paths import segment_key
+from streamhouse_spark.model import OffsetRange, TablePath
+from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
 
 Plant = Callable[[], "contextmanager[None]"]
 PLANTS: dict[str, Callable[[], Any]] = {}
@@ -449,4 +449,32 @@ def checkpoint_is_written_before_the_commit() -> Iterator[None]:
 @plant
 def dropped_tables_take_rows() -> Iterator[None]:
     with patched((commit_log, "require_there", lambda *_: None), (staging, "require_there", lambda *_: None)):
+        yield
+
+
+@plant
+def checkpoints_count_unread() -> Iterator[None]:
+    def write(storage: Any, state: TableState, **floor: Any) -> None:
+        with suppress(ObjectExistsError):
+            storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), checkpoint._encoded(state, **floor))
+        storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
+
+    with patched((commit_log, "write_checkpoint", write)):
+        yield
+
+
+@plant
+def one_checkpoint_is_enough_for_a_floor() -> Iterator[None]:
+    with patched((verified, "CHECKPOINTS_KEPT", 1), (cleaning, "CHECKPOINTS_KEPT", 1)):
+        yield
+
+
+@plant
+def listing_ends_at_a_damaged_table() -> Iterator[None]:
+    def listed(storage: Any, database: str) -> Any:
+        for name in storage.list_names(f"{database}/"):
+            if is_table_name(name) and (pointer := names.resolve(storage, TablePath(database, name))).uuid is not None:
+                yield TablePath(database, name), pointer
+
+    with patched((names, "list_names", listed)):
         yield

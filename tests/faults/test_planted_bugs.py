@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,9 @@ from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sweep import sweep_scenario
 from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
+from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
 
@@ -73,7 +76,8 @@ def a_cleaner_at_work_while_an_append_is_staged() -> None:
 def a_reader_whose_segments_are_merged_and_cleaned() -> None:
     def merge_and_clean(run: Run) -> None:
         run.clock.advance(1000)
-        for _ in range(3):
+        for _ in range(4):
+            il.rival_appends(run)
             il.rival(run).maintain()
 
     il.BETWEEN["merges and cleans"] = merge_and_clean
@@ -197,6 +201,59 @@ def truncate_and_tier() -> None:
     assert run.open().lake.to_arrow().num_rows == 0
 
 
+def a_checkpoint_that_was_stored_wrong() -> None:
+    """Whoever opens the table afterwards must not be led to it, nor records go because of it."""
+
+    class Rotten(FaultyStorage):
+        def put_if_absent(self, key: str, data: Any) -> None:
+            super().put_if_absent(key, bytes(data)[:-1] + b"?" if "/checkpoints/" in key else data)
+
+    with il.small_limits():
+        run = Run()
+        run.create()
+        run.start_process(Rotten(run.memory))
+        for _ in range(4):
+            run.append()
+            run.open().maintain()
+            run.clock.advance(25 * sc.HOUR_MS)
+        run.start_process(run.memory)
+        key = checkpoint_hint_key(run.open().uuid)
+        assert not any(info.key == key for info in run.memory.list("")), "nobody is led to a damaged checkpoint"
+        assert run.open().to_arrow().num_rows
+
+
+def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
+    """Days of writing and cleaning, then one flipped bit."""
+    with il.small_limits():
+        run = Run()
+        run.create()
+        for _ in range(4):
+            run.append()
+            run.append()
+            run.observe()
+            run.open().maintain()
+            run.clock.advance(25 * sc.HOUR_MS)
+    uuid = run.open().uuid
+    key = checkpoint_key(uuid, list_checkpoints(run.memory, uuid)[-1])
+    whole = run.memory.read(key)
+    run.memory.put(key, whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert run.open().to_arrow().num_rows
+    run.memory.put(key, whole)
+    run.check()
+
+
+def a_table_beside_a_damaged_one() -> None:
+    run = Run()
+    run.create()
+    run.append()
+    other = run.warehouse.create_table("sales.whole", "id BIGINT")
+    pointer = name_key(parse_table_name(sc.NAME).path, 1)
+    run.memory.put(pointer, run.memory.read(pointer)[:-1])
+    assert set(run.warehouse.tables()) == {sc.NAME, "sales.whole"}
+    other.append([{"id": 1}])
+    assert run.warehouse.drop_table("sales.whole")
+
+
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
@@ -234,6 +291,9 @@ FINDERS: dict[str, Callable[[], object]] = {
     "log_does_not_say_what_the_lake_holds_after_a_crash": sweeping(sc.TierFirst, "crash after"),
     "checkpoint_is_written_before_the_commit": sweeping(sc.AppendObjects, "crash before"),
     "dropped_tables_take_rows": a_writer_of_a_dropped_table,
+    "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
+    "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
+    "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
 }
 
 

@@ -390,8 +390,11 @@ def test_a_newer_format_is_refused_before_anything_is_written(key):
     asked = [
         lambda: wh.create_table("sales.orders", ORDERS),
         lambda: wh.create_table("sales.orders", ORDERS, if_not_exists=True),
-        wh.tables,
     ]
+    if key == "streamhouse.json":
+        asked.append(wh.tables)
+    else:
+        assert wh.tables() == ["sales.orders"], "it is there, and hides no other"
     if "database" not in key:  # opening a table reads the pointer of its name alone
         asked.append(lambda: wh.table("sales.orders"))
     for ask in asked:

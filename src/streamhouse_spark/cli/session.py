@@ -14,6 +14,7 @@ import click
 
 from streamhouse_spark.cli.output import FORMATS, Output
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.opened_tables import OpenedTables
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
 from streamhouse_spark.warehouse import Warehouse
 
@@ -56,6 +57,12 @@ class Failure(click.ClickException):
 
 def fail(message: str) -> NoReturn:
     raise Failure(message)
+
+
+def fail_for(opened: OpenedTables) -> None:
+    """Exit code 1 where something failed for a table, once the others had their turn."""
+    if opened.failed:
+        fail("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
 
 
 class Command(click.Command):

@@ -14,9 +14,10 @@ from rich.console import Console
 from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
-from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
+from streamhouse_spark.cli.session import Command, Session, fail_for, take_names, take_pairs
 from streamhouse_spark.column_defaults import SqlText
 from streamhouse_spark.ddl import type_name
+from streamhouse_spark.opened_tables import open_listed
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.system_tables import bucket_lags
 from streamhouse_spark.table import Table
@@ -54,8 +55,10 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     if dropped:
         list_dropped(session, database)
         return
-    rows = [_listed(warehouse.table(name)) for name in warehouse.tables(database)]
-    session.output.rows(pa.Table.from_pylist(rows, schema=_LISTED))
+    opened = open_listed(warehouse.table, warehouse.tables(database))
+    rows = [*opened.each(_listed), *({"table": name} for name in opened.failed)]
+    session.output.rows(pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["table"])), schema=_LISTED))
+    fail_for(opened)
     if not rows:
         session.output.remark(f"no tables in {warehouse.url}; `streamhouse create --help` shows how to make one")
 

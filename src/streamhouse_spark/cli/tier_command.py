@@ -13,9 +13,10 @@ import click
 import pyarrow as pa
 
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.cli.upkeep_commands import chosen_tables
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.opened_tables import OpenedTables
 from streamhouse_spark.table import Table
 
 if TYPE_CHECKING:
@@ -59,11 +60,12 @@ def tier(session: Session, tables: Sequence[str], *, once: bool, on_spark: bool,
     each round's commit is fenced. The service also maintains the tables, as `streamhouse maintain` does. Runs in this
     process; for large tables give --spark or --master.
     """
-    chosen = [table.name for table in _with_lakes(session, tables)]
+    chosen = _with_lakes(session, tables)
     if on_spark or master:
         _tier_on_spark(session, chosen, tables, master, once=once)
     elif once:
-        session.output.rows(_as_rows([tier_here(session.warehouse.table(name)) for name in chosen]))
+        session.output.rows(_as_rows(chosen.each(tier_here)))
+        fail_for(chosen)
     else:
         _serve_here(session, tables)
 
@@ -91,7 +93,7 @@ def _serve_here(session: Session, names: Sequence[str]) -> None:
 
 
 def _tier_on_spark(
-    session: Session, chosen: Sequence[str], names: Sequence[str], master: str | None, *, once: bool
+    session: Session, chosen: OpenedTables, names: Sequence[str], master: str | None, *, once: bool
 ) -> None:
     from streamhouse_spark.cli.spark_session import open_spark
     from streamhouse_spark.spark import TieringService
@@ -101,8 +103,10 @@ def _tier_on_spark(
     spark = open_spark("streamhouse tier", master)
     try:
         if once:
-            reports = tier_on_spark(spark, location, chosen, settings=settings) if chosen else {}
-            session.output.rows(_as_rows(list(reports.values())))
+            tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
+            reports = [report for reports in chosen.each(tier_one) for report in reports.values()]
+            session.output.rows(_as_rows(reports))
+            fail_for(chosen)
         else:
             report = _reporter(session.output)
             service = TieringService(spark, location, list(names) or None, settings=settings, on_report=report)
@@ -112,16 +116,17 @@ def _tier_on_spark(
         spark.stop()
 
 
-def _with_lakes(session: Session, names: Sequence[str]) -> list[Table]:
+def _with_lakes(session: Session, names: Sequence[str]) -> OpenedTables:
     """Raises `InvalidOptionError` for a table that was named and has no lake."""
     chosen = chosen_tables(session, names)
-    for table in chosen:
+    for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(
                 f"table {table.name} has no lake; `streamhouse alter {table.name} --set table.datalake.enabled=true` "
                 "gives it one",
             )
-    return [table for table in chosen if table.properties.datalake_enabled]
+    chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
+    return chosen
 
 
 def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:

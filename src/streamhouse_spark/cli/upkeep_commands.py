@@ -14,11 +14,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.cli.session import Command, Failure, Session, take_duration_ms
+from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.doctor import Finding, run_doctor
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.maintenance import MaintainReport
+from streamhouse_spark.opened_tables import OpenedTables, open_listed, open_named
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
 from streamhouse_spark.table import Table
 
@@ -37,10 +38,10 @@ _MAINTAINED: Final = pa.schema([
 _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
 
 
-def chosen_tables(session: Session, names: Sequence[str]) -> list[Table]:
+def chosen_tables(session: Session, names: Sequence[str]) -> OpenedTables:
     """The tables named, or all of the warehouse."""
     warehouse = session.warehouse
-    return [warehouse.table(name) for name in (names or warehouse.tables())]
+    return open_named(warehouse.table, names) if names else open_listed(warehouse.table, warehouse.tables())
 
 
 @click.command(
@@ -73,19 +74,24 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
     """
     chosen = chosen_tables(session, tables)
     grace_ms = GRACE_MS if grace_ms is None else grace_ms
-    reports = []
     with session.output.progress("tables") as progress:
-        task = progress.add_task("maintain", total=len(chosen))
-        for table in chosen:
+        task = progress.add_task("maintain", total=len(chosen.tables))
+
+        def maintained(table: Table) -> dict[str, object]:
             progress.update(task, description=f"maintain {table.name}")
-            reports.append(table.maintain(grace_ms=grace_ms, dry_run=dry_run))
+            report = table.maintain(grace_ms=grace_ms, dry_run=dry_run)
             progress.advance(task)
+            return _maintained(table, report)
+
+        rows = chosen.each(maintained)
     if not tables:
         dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
         if dropped.deleted:
             session.output.remark(f"{len(dropped.deleted)} files of dropped tables")
-    rows = [_maintained(table, report) for table, report in zip(chosen, reports, strict=True)]
+        for uuid, why in dropped.skipped.items():
+            session.output.remark(f"tables/{uuid} is left as it is: {why}")
     session.output.rows(pa.Table.from_pylist(rows, schema=_MAINTAINED))
+    fail_for(chosen)
 
 
 def _maintained(table: Table, report: MaintainReport) -> dict[str, object]:

@@ -147,7 +147,7 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
 def _trimmed_pieces(
     table: Table, state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool
 ) -> Iterator[Piece]:
-    in_lake = table.properties.datalake_enabled and not state.primary_key  # of which the lake has no changes
+    in_lake = table.has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
     if held != wanted:

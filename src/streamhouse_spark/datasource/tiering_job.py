@@ -17,6 +17,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import RunTasks, TieringJob, TieringReport, run_task
+from streamhouse_spark.opened_tables import open_listed, open_named
 from streamhouse_spark.table import Table
 
 if TYPE_CHECKING:
@@ -28,15 +29,19 @@ _RESULT_DDL = "position long, files string"
 
 def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[str] | None) -> dict[str, TieringReport]:
     """Tier these tables, or all that have a lake. See `streamhouse_spark.tier`."""
-    chosen = [connection.table(name) for name in tables or connection.warehouse().tables()]
-    for table in chosen:
+    named = open_named(connection.table, tables or ())
+    chosen = named if tables else open_listed(connection.table, connection.warehouse().tables())
+    for table in chosen.tables:
         if tables and not table.properties.datalake_enabled:
             raise InvalidOptionError(
                 f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or leave "
                 "the table out",
             )
     run_tasks = spark_tasks(spark, connection)
-    return {t.name: tier_table(t, run_tasks) for t in chosen if t.properties.datalake_enabled}
+    chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
+    done = chosen.each(lambda table: (table.name, tier_table(table, run_tasks)))
+    chosen.raise_first()
+    return dict(done)
 
 
 def tier_table(table: Table, run_tasks: RunTasks) -> TieringReport:

@@ -14,7 +14,7 @@ from typing import Literal
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, Upkeep, UpkeepStatus
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import RunTasks, TieringReport
@@ -94,6 +94,7 @@ class Service:
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
         self._entries: dict[str, _Entry] = {}
+        self._unopened: dict[str, TableStatus] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._terminated = False
@@ -108,13 +109,14 @@ class Service:
     def status(self) -> list[TableStatus]:
         """How each table stands, by name. From any thread."""
         with self._lock:
-            return sorted((entry.status for entry in self._entries.values()), key=lambda status: status.table)
+            found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
+            return sorted(found, key=lambda status: status.table)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Tier until stopped. Raises `TableNotFoundError` at once for a table that was named and is not there."""
         with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
-                self._connection.table(name)
+                self._require_there(name)
             try:
                 while not self._is_stopping(stop):
                     self._list()
@@ -147,6 +149,12 @@ class Service:
         finally:
             signal.signal(signal.SIGTERM, previous)
 
+    def _require_there(self, name: str) -> None:
+        try:
+            self._connection.table(name)
+        except (CorruptDataError, FormatVersionError) as error:  # the others go on, and its status says so
+            logger.warning("table %s cannot be opened: %s", name, error)
+
     def _busy(self) -> int:
         return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
 
@@ -156,22 +164,34 @@ class Service:
         if self._listed_ms is not None and now_ms - self._listed_ms < LISTING_MS:
             return
         self._listed_ms = now_ms
-        found = {}
+        found, unopened = {}, {}
         try:
             for name in self._names if self._names is not None else self._all_names():
                 try:
                     table = self._connection.table(name)
+                    if table.properties.datalake_enabled:
+                        found[table.uuid] = table
                 except TableNotFoundError:
                     continue
-                if table.properties.datalake_enabled:
-                    found[table.uuid] = table
+                except StreamhouseError as error:
+                    unopened[name] = self._not_opened(name, error)
         except StreamhouseError as error:
             logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
             return
         with self._lock:
-            kept = {u: e for u, e in self._entries.items() if u in found or (e.work is not None and not e.work.done())}
+            busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
+            kept = {u: e for u, e in self._entries.items() if u in found or u in busy or e.status.table in unopened}
             new = {u: self._entry(t) for u, t in found.items() if u not in kept}
             self._entries = {**kept, **new}
+            named = {entry.status.table for entry in self._entries.values()}
+            self._unopened = {name: status for name, status in unopened.items() if name not in named}
+
+    def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
+        """One table's trouble does not keep the others; it is logged once, as long as it stays the same."""
+        known, text = self._unopened.get(name), _first_line(error)
+        if known is None or known.error != text:
+            logger.error("table %s cannot be opened, the others go on: %s", name, text)
+        return TableStatus(name, "failed", error=text, failures=known.failures + 1 if known is not None else 1)
 
     def _entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), Upkeep(self._clock.boot_ms(), self._maintenance_ms))

@@ -43,7 +43,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
 from streamhouse_spark.lake.iceberg_metadata import parsed, remember, updated
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
@@ -174,9 +174,14 @@ class FileCatalog(MetastoreCatalog):
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
-        with suppress(StorageError):  # decided by reading it back
+        refused: StorageRefusedError | None = None
+        try:
             self._storage.put_if_absent(_floor_key(key, DROPPED), owner.encode())
+        except StorageError as error:  # decided by reading it back
+            refused = error if isinstance(error, StorageRefusedError) else None
         if self.dropped_owner(identifier) is None:  # read, because a listing may lag
+            if refused is not None:
+                raise refused
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def dropped_owner(self, identifier: str | Identifier) -> str | None:
@@ -319,8 +324,12 @@ class FileCatalog(MetastoreCatalog):
         return changed.model_copy(update={"last_updated_ms": time_ms})
 
     def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
-        """Whether ``data`` is what the slot holds. After any error the slot itself is asked, never the error."""
+        """Whether ``data`` is what the slot holds. After any error the slot itself is asked, never the error.
+
+        Raises `StorageRefusedError` where the slot is empty, and the store lets nobody here fill it.
+        """
         last_error: StorageError | None = None
+        refusals = 0
         for attempt in range(PUT_ATTEMPTS_MAX):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
@@ -329,9 +338,12 @@ class FileCatalog(MetastoreCatalog):
                 return True
             except StorageError as error:
                 last_error = error
+                refusals += isinstance(error, StorageRefusedError)
             try:
                 return self._storage.read(version_key) == data
             except ObjectNotFoundError:
+                if refusals == attempt + 1 and last_error is not None:
+                    raise last_error from None  # it is not there, and no request that could put it is under way
                 continue
             except StorageError as error:
                 last_error = error

@@ -7,7 +7,8 @@ replaced, trimmed      the replace or trim record itself           the grace aft
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
 commit record          a floor above it                            the grace after the floor
-checkpoint             a newer one at or above the floor           the grace after the floor
+checkpoint             two newer, whole ones at or above a floor   the grace after the floor
+floor                  a newer one, see `log/floors.py`            at once
 temporary file         nothing: it can only be its writer's        the grace after it was last written
 =====================  ==========================================  ========================================
 
@@ -17,15 +18,18 @@ may be interrupted and repeated. Listings only find candidates; the log decides 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
 from streamhouse_spark.log.actions import Action, Condemn, Purge
-from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_floor, write_floor
+from streamhouse_spark.log.checkpoint import list_checkpoints, write_floor
 from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS, CommitLog
+from streamhouse_spark.log.floors import settled_floor, superfluous_floors
 from streamhouse_spark.log.state import TableState, referenced_keys
+from streamhouse_spark.log.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.paths import (
     checkpoint_key,
     commit_key,
@@ -37,6 +41,8 @@ from streamhouse_spark.paths import (
     table_prefix,
 )
 from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
@@ -52,6 +58,8 @@ class CleanReport:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Of dropped tables, uuid → why it was left as it is."""
 
 
 def check_grace(grace_ms: int) -> None:
@@ -102,17 +110,19 @@ def _delete_condemned(
 
 def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     log.check_floor()
-    effective = 0
-    for index in range(1, log.floor_index + 1):
-        floor = read_floor(storage, log.table_uuid, index)
-        if floor is not None and floor.time_ms + grace_ms <= now_ms:
-            effective = max(effective, floor.floor)
+    effective = settled_floor(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
     if not effective:
         return
     numbers = [n for n in map(parse_number, storage.list_names(commits_prefix(log.table_uuid))) if n is not None]
-    _delete(storage, [commit_key(log.table_uuid, n) for n in numbers if n < effective], report)
-    checkpoints = list_checkpoints(storage, log.table_uuid)
-    _delete(storage, [checkpoint_key(log.table_uuid, n) for n in checkpoints[:-1] if n < effective], report)
+    records = [commit_key(log.table_uuid, n) for n in numbers if n < effective]
+    listed = list_checkpoints(storage, log.table_uuid)
+    checkpoints = [checkpoint_key(log.table_uuid, n) for n in listed[:-CHECKPOINTS_KEPT] if n < effective]
+    if not records and not checkpoints:
+        return
+    if not has_whole_checkpoints(storage, log.table_uuid, at_least=log.check_floor() - 1):
+        logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
+        return
+    _delete(storage, [*records, *checkpoints], report)
 
 
 def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
@@ -143,18 +153,19 @@ def _condemn_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: in
 
 
 def _raise_floor(log: CommitLog, storage: Storage, report: CleanReport) -> None:
-    """Void the records that a verified checkpoint makes superfluous and that hold no live rows."""
-    checkpoints = list_checkpoints(storage, log.table_uuid)
-    if not checkpoints:
+    """Void the records that two verified checkpoints make superfluous and that hold no live rows."""
+    newest = log.check_floor()
+    superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)
+    _delete(storage, superfluous, report)
+    listed = list_checkpoints(storage, log.table_uuid)
+    if len(listed) < CHECKPOINTS_KEPT or listed[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
         return
-    try:
-        state = read_checkpoint(storage, log.table_uuid, checkpoints[-1])
-    except ObjectNotFoundError:  # another cleaner was faster, by more than the grace
+    state = log.refresh()
+    verified = verified_checkpoints(storage, state)
+    if len(verified) < CHECKPOINTS_KEPT:
         return
-    # A state older than the checkpoint does not know of inline rows that records between the two hold.
-    newest = max(log.state, state, key=lambda s: s.version)
-    oldest_inline = newest.oldest_inline_commit()
-    floor = min(state.version, oldest_inline if oldest_inline is not None else state.version)
+    oldest_inline = state.oldest_inline_commit()
+    floor = min(verified[-1].version, oldest_inline if oldest_inline is not None else state.version)
     if floor < log.check_floor() + FLOOR_STEP_MIN:
         return
     report.floor = floor

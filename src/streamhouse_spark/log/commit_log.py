@@ -23,19 +23,22 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
+    FormatVersionError,
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StorageRefusedError,
     StreamhouseError,
     TableNotFoundError,
     TransactionConflictError,
 )
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_checkpoint
+from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
+from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.state import TableState, TransactionEntry, fold
 from streamhouse_spark.model import Transaction
-from streamhouse_spark.paths import commit_key, commits_prefix, manifest_key
+from streamhouse_spark.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
 from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class CommitLog:
         self._floor_index = 0
         self._floor_checked_ms = 0
         self._checkpointed = 0
+        self._damaged: Sequence[StreamhouseError] = ()
         self._attempts: dict[str, Committed | None] = {}
         self._lock = threading.RLock()
 
@@ -119,10 +123,19 @@ class CommitLog:
                 if self._floor >= TOMBSTONE:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
-            raise StorageError(
-                f"{self._storage.url}/{commits_prefix(self._table_uuid)}: records below {self._floor} were cleaned up "
-                "but no checkpoint at or above is listed; list again later, or restore the checkpoints folder",
-            )
+            raise self._no_checkpoint()
+
+    def _no_checkpoint(self) -> StreamhouseError:
+        """Why the table cannot be opened: records below the floor are gone, and so is what they said."""
+        for error in self._damaged:
+            if isinstance(error, FormatVersionError):
+                return error
+        where = f"{self._storage.url}/{checkpoints_prefix(self._table_uuid)}"
+        found = f"; of those that are there: {self._damaged[0]}" if self._damaged else ""
+        return CorruptDataError(
+            f"{where} holds no whole checkpoint at or above record {self._floor}, below which records were cleaned "
+            f"up{found}; restore one of these files",
+        )
 
     def commit(self, plan: Plan, *, transaction: Transaction | None = None) -> Committed:
         """Commit what ``plan`` makes of the newest state, as one record.
@@ -133,7 +146,7 @@ class CommitLog:
         Raises:
             CommitConflictError: too many lost races; nothing was written, trying again is safe.
             CommitStateUnknownError: storage failed before it could be seen whether the record is there.
-            StorageError: storage failed and the record is not there.
+            StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
             TransactionConflictError: the application id belongs to another query.
             TableNotFoundError: the table was dropped.
         """
@@ -150,7 +163,7 @@ class CommitLog:
 
     def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str) -> Committed | None:
         """One attempt, however many races it loses. None when it won a number below a floor: its record is void."""
-        failures = conflicts = 0
+        failures = conflicts = refusals = 0
         while True:
             with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
                 before = self._refresh_after(failures)
@@ -180,14 +193,21 @@ class CommitLog:
                 conflicts += 1
             else:
                 failures += 1
+                refusals += isinstance(failure, StorageRefusedError)
+                if failure is not None and refusals == failures:
+                    raise failure  # the record is not there, and no request that could put it is under way
             self._give_up_or_wait(failures, conflicts, failure)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _opened(self) -> TableState | None:
-        state = newest_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1)
-        self._checkpointed = max(self._checkpointed, state.version if state else 0)
-        return state
+        found, self._damaged = find_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1)
+        if found is None:
+            return None
+        self._checkpointed = max(self._checkpointed, found.state.version)
+        if found.floor_index > self._floor_index:  # what its writer knew: newer floors are looked for from there on
+            self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
+        return found.state
 
     def _read_forward(self, state: TableState | None, own: dict[str, Committed]) -> TableState | None:
         """The state at the tail. ``own`` gets the records of attempts that are under way in this process."""
@@ -229,9 +249,9 @@ class CommitLog:
     def check_floor(self) -> int:
         """Read the newest floor: records below it are void."""
         checked_ms = self._world.clock.boot_ms()
-        while (floor := read_floor(self._storage, self._table_uuid, self._floor_index + 1)) is not None:
-            self._floor = max(self._floor, floor.floor)
-            self._floor_index += 1
+        index, floor = newest_floor(self._storage, self._table_uuid, self._floor_index)
+        if floor is not None:
+            self._floor_index, self._floor = index, max(self._floor, floor.floor)
         self._floor_checked_ms = checked_ms
         return self._floor
 
@@ -326,7 +346,7 @@ class CommitLog:
         """Store a checkpoint. It is derived, so a failure is logged and costs the next opener time, nothing else."""
         self._checkpointed = state.version
         try:
-            write_checkpoint(self._storage, state)
+            write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
         except StreamhouseError as error:
             logger.warning("checkpoint %d of %s was not written: %s", state.version, state.name, error)
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TableNotFoundError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, read_floor, write_floor
+from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.names import resolve
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState, fold
@@ -34,7 +35,10 @@ DropLake = Callable[[TableState], None]
 def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
-    """Take every table that is dropped or was never named one step further. ``deleted`` lists files."""
+    """Take every table that is dropped or was never named one step further. ``deleted`` lists files.
+
+    What cannot be read is not deleted, and does not keep the rest: ``skipped`` says what and why.
+    """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
@@ -44,18 +48,16 @@ def clean_dropped(
                 _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
-        except CorruptDataError as error:  # what cannot be read is not deleted, and does not keep the rest
-            logger.warning("table %s is damaged and left as it is: %s", uuid, error)
+        except StreamhouseError as error:
+            logger.warning("table %s is left as it is: %s", uuid, error)
+            report.skipped[uuid] = str(error)
     return report
 
 
 def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
     """The index of the newest floor, and when it was written if it is a tombstone."""
-    index, written_ms = 0, None
-    while (floor := read_floor(storage, uuid, index + 1)) is not None:
-        index += 1
-        written_ms = floor.time_ms if floor.floor >= TOMBSTONE else None
-    return index, written_ms
+    index, floor = newest_floor(storage, uuid)
+    return index, floor.time_ms if floor is not None and floor.floor >= TOMBSTONE else None
 
 
 def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:

@@ -33,25 +33,27 @@ class Frame:
     payload: memoryview
 
 
-def encode_frame(kind: str, header: dict[str, Any], payload: Sequence[bytes] = ()) -> bytes:
+def encode_frame(
+    kind: str, header: dict[str, Any], payload: Sequence[bytes] = (), *, version: int | None = None
+) -> bytes:
     """The file's bytes; ``payload`` comes in parts, so that rows are copied once."""
     body = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
     for part in payload:
         digest.update(part)
-    first = f'{{"streamhouse":"{kind}","version":{FORMAT_VERSION},"xxh3":"{digest.hexdigest()}"}}\n'.encode()
+    first = f'{{"streamhouse":"{kind}","version":{version or FORMAT_VERSION},"xxh3":"{digest.hexdigest()}"}}\n'.encode()
     return b"".join((first, body, *payload))
 
 
-def decode_frame(kind: str, data: bytes, where: str) -> Frame:
-    """Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a newer format."""
+def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = None) -> Frame:
+    """Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a format newer than ``newest``."""
     match = _FIRST_LINE.match(data, 0, _FIRST_LINE_BYTES_MAX)
     if match is None or match[1] != kind.encode():
         raise CorruptDataError(f"{where} ({len(data)} bytes) does not begin as a {kind} file does; restore this file")
-    if int(match[2]) != FORMAT_VERSION:
+    if not 1 <= int(match[2]) <= (newest or FORMAT_VERSION):
         raise FormatVersionError(
-            f"{where} has format version {int(match[2])}, this streamhouse-spark reads version {FORMAT_VERSION}; "
-            "upgrade streamhouse-spark",
+            f"{where} has format version {int(match[2])}, this streamhouse-spark reads version "
+            f"{newest or FORMAT_VERSION}; upgrade streamhouse-spark",
         )
     body = memoryview(data)[match.end() :]
     if xxhash.xxh3_128_hexdigest(body) != match[3].decode():

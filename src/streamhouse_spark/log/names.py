@@ -12,6 +12,7 @@ way, by a record in that table's log, before the pointer goes: see `streamhouse_
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +24,16 @@ from streamhouse_spark.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StreamhouseError,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.log.chains import last_object
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
 from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,11 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
 
 def resolve_database(storage: Storage, database: str) -> DatabasePointer:
     """What the database is now: the last of its files. Raises `FormatVersionError` for a newer format."""
-    pointer = DatabasePointer(database, 0, exists=False)
-    while (following := _read_database(storage, database, pointer.number + 1)) is not None:
-        exists, comment = bool(following.get("exists", True)), following.get("comment")
-        pointer = DatabasePointer(database, pointer.number + 1, exists=exists, comment=comment)
-    return pointer
+    number, data = last_object(storage, lambda n: database_key(database, n))
+    if not number:
+        return DatabasePointer(database, 0, exists=False)
+    header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
+    return DatabasePointer(database, number, exists=bool(header.get("exists", True)), comment=header.get("comment"))
 
 
 def point_database(
@@ -137,26 +142,46 @@ def database_exists(storage: Storage, database: str) -> bool:
 
 
 def list_databases(storage: Storage) -> list[str]:
+    """Those that are there; one whose file cannot be read is, and is logged: one must not hide the others."""
+
+    def is_there(name: str) -> bool:
+        try:
+            return database_exists(storage, name)
+        except StreamhouseError as error:
+            logger.warning("database %s cannot be read: %s", name, error)
+            return True
+
     names = storage.list_names("")
-    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and database_exists(storage, n)]
+    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and is_there(n)]
 
 
-def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer]]:
-    """The names of a database that mean a table."""
+def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
+    """The names of a database that mean a table, and those whose pointer cannot be read: None, and logged."""
     for name in storage.list_names(f"{database}/"):
         if is_table_name(name):
             path = TablePath(database, name)
-            pointer = resolve(storage, path)
-            if pointer.uuid is not None:
-                yield path, pointer
+            try:
+                pointer = resolve(storage, path)
+            except StreamhouseError as error:
+                logger.warning("the name %s cannot be read: %s", path, error)
+                yield path, None
+            else:
+                if pointer.uuid is not None:
+                    yield path, pointer
 
 
 def resolve(storage: Storage, path: TablePath) -> NamePointer:
-    """What the name means now: the last pointer of its chain."""
-    pointer = NamePointer(0, None)
-    while (following := _read_pointer(storage, path, pointer.number + 1)) is not None:
-        pointer = NamePointer(pointer.number + 1, following["uuid"], following.get("moved_to"))
-    return pointer
+    """What the name means now: the last pointer of its chain. Raises `CorruptDataError` where that is damaged."""
+    number, data = last_object(storage, lambda n: name_key(path, n))
+    if not number:
+        return NamePointer(0, None)
+    header = _decoded_pointer(storage, path, number, data)
+    return NamePointer(number, header["uuid"], header.get("moved_to"))
+
+
+def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:
+    """The place of a last pointer that cannot be read, for whoever lets the name mean nothing from there on."""
+    return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
 def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...]:
@@ -196,12 +221,16 @@ def point(
 
 
 def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any] | None:
-    key = name_key(path, number)
     try:
-        data = storage.read(key)
+        data = storage.read(name_key(path, number))
     except ObjectNotFoundError:
         return None
-    header = decode_frame("name", data, f"{storage.url}/{key}").header
+    return _decoded_pointer(storage, path, number, data)
+
+
+def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
+    where = f"{storage.url}/{name_key(path, number)}"
+    header = decode_frame("name", data, where).header
     if header["name"] != str(path):
-        raise InvalidNameError(f"{storage.url}/{key} is the pointer of {header['name']}; a folder was renamed by hand")
+        raise InvalidNameError(f"{where} is the pointer of {header['name']}; a folder was renamed by hand")
     return header

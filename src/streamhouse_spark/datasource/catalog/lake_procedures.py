@@ -46,7 +46,7 @@ def remove_orphan_files(connection: Connection, given: Mapping[str, Any]) -> Row
     grace_ms = grace_ms_of(given["older_than"], GRACE_MS, table.storage.now_ms())
     report = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=given["dry_run"])
     rows = [(key, "condemned") for key in report.condemned] + [(key, "deleted") for key in report.deleted]
-    if table.properties.datalake_enabled:
+    if table.has_lake:
         deleted = table.lake.remove_orphan_files(grace_ms=grace_ms, dry_run=given["dry_run"])
         rows += [(key, "deleted") for key in deleted]
     return [(key, action, given["dry_run"]) for key, action in rows]

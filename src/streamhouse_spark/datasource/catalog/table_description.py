@@ -27,7 +27,7 @@ def properties_of(table: Table) -> dict[str, str]:
         "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
         **_log_status(state),
     }
-    return {**shown, **_lake_status(table, state)} if table.properties.datalake_enabled else shown
+    return {**shown, **_lake_status(table, state)} if table.has_lake else shown
 
 
 def _log_status(state: TableState) -> dict[str, str]:
