@@ -18,7 +18,7 @@ from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.kv.tablet import Extent, Tablet
-from streamhouse_spark.kv.tablet_history import belongs
+from streamhouse_spark.kv.tablet_history import belongs, is_ahead
 from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -176,6 +176,14 @@ class Lookup:
             )
         return state
 
+    def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
+        """Whether rows that were found with this extent are the table's, of this state or a newer one."""
+        if tablet.checked == (extent.history, state.anchors.newest):
+            return True
+        if is_ahead(extent, state):
+            state = self._table.refresh()
+        return belongs(tablet, extent, self._table.storage, state)
+
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
@@ -228,7 +236,7 @@ class Lookup:
             tablet = shape.tablet_of(bucket)
             catch_up(tablet, shape.layout, storage, state, bucket)
             extent, found = read(tablet)
-            if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, storage, state):
+            if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
                 return found
         raise damaged(state, bucket)
 

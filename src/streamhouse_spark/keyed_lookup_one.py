@@ -10,7 +10,6 @@ from streamhouse_spark.keyed_lookup import DAMAGED_MAX, FOUND, Lookup, column_na
 from streamhouse_spark.keyed_table import KeyedShape
 from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
-from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 
@@ -73,7 +72,7 @@ class LookupOne:
             found = tablet.find_one(key)
             begins, applied, _ = found.extent
             is_there = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
-            if is_there and belongs(tablet, found.extent, self._table.storage, state):
+            if is_there and self._lookup.owns(tablet, found.extent, state):
                 return found.values[0]
             catch_up(tablet, shape.layout, self._table.storage, state, bucket)
         raise damaged(state, bucket)

@@ -1,12 +1,11 @@
 """Whose rows a tablet has: a table that was restored from a backup, or copied, has the uuid and the offsets of another.
 
-A tablet names the newest records of the log that it was applied from (`streamhouse_spark.log.anchors`), in the same
-transaction as its rows. Its rows are a state's where that log is the state's log, up to the newest of these records.
+A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the same
+transaction as its rows. They are the table's where that record is one of the table's log.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from streamhouse_spark.kv.tablet import Extent, Tablet
@@ -21,14 +20,15 @@ RENEWED_AFTER: Final = 4 * SPACING
 
 def history_of(state: TableState) -> bytes | None:
     """What a tablet keeps that has the state's rows. None where the state knows no record, so neither does a tablet."""
-    marks = state.anchors.recent
-    return json.dumps(marks, separators=(",", ":")).encode() if marks else None
+    newest = state.anchors.newest
+    return f"{newest.number} {newest.attempt}".encode() if newest is not None else None
 
 
 def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState) -> bool:
     """Whether rows that were found with this extent are of the state's log, perhaps of newer records of it.
 
-    Asks storage for one record where the state cannot tell, which is rare; never for the same history twice in a row.
+    Asks storage for one record where the state cannot tell: where another process of this host applied newer records,
+    and once where the bucket did not change for long.
     """
     history = extent.history
     if history is None:
@@ -38,15 +38,21 @@ def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState)
         return True
     if not _is_of(tablet.checked, history, storage, state):
         return False
-    tablet.checked = (history, newest)
+    if not is_ahead(extent, state):  # else the log may be restored to just this state, and nobody would notice
+        tablet.checked = (history, newest)
     return True
+
+
+def is_ahead(extent: Extent, state: TableState) -> bool:
+    """Whether the rows are of a newer record than the state's: to read the log on costs less than to ask for it."""
+    return extent.history is not None and _mark(extent.history).number > state.version
 
 
 def settled(tablet: Tablet, storage: Storage, state: TableState) -> Extent:
     """What the tablet has, once it has nothing of another log: such rows are forgotten."""
     while not belongs(tablet, extent := tablet.extent, storage, state):
         tablet.forget(extent)
-    if extent.history is not None and _marks(extent.history)[-1].number < state.version - RENEWED_AFTER:
+    if extent.history is not None and _mark(extent.history).number < state.version - RENEWED_AFTER:
         renewed = history_of(state)
         if renewed is not None:
             tablet.renew(extent, renewed)
@@ -55,14 +61,15 @@ def settled(tablet: Tablet, storage: Storage, state: TableState) -> Extent:
 
 
 def _is_of(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
-    marks = _marks(history)
-    found = state.anchors.relation_of(marks)
+    mark = _mark(history)
+    found = state.anchors.relation(mark)
     if found is Relation.UNKNOWN and isinstance(checked, tuple) and checked[0] == history and checked[1] is not None:
         found = state.anchors.relation(checked[1])  # it was right for a state that this one follows
-    if found is Relation.UNKNOWN:
-        return read_attempt(storage, state.table_uuid, marks[-1].number) == marks[-1].attempt
-    return found is Relation.SAME
+    if found is not Relation.SAME:
+        return read_attempt(storage, state.table_uuid, mark.number) == mark.attempt
+    return True
 
 
-def _marks(history: bytes) -> list[HistoryMark]:
-    return [HistoryMark.from_json(mark) for mark in json.loads(history)]
+def _mark(history: bytes) -> HistoryMark:
+    number, attempt = history.decode().split(" ")
+    return HistoryMark(int(number), attempt)

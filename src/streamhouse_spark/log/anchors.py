@@ -8,7 +8,7 @@ number and attempt, which no two records share; and records name the attempt bef
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -62,11 +62,6 @@ class Anchors:
     def newest(self) -> HistoryMark | None:
         return self.marks[-1] if self.marks else None
 
-    @property
-    def recent(self) -> tuple[HistoryMark, ...]:
-        """The marks of the newest records: those without a gap, as far as is known."""
-        return self.marks[-SPACING:]
-
     def followed_by(self, mark: HistoryMark, *, has_rows: bool) -> Anchors:
         marks = (*self.marks, mark)
         if mark.number % SPACING == 0:
@@ -84,23 +79,12 @@ class Anchors:
 
     def relation(self, mark: HistoryMark) -> Relation:
         """What a position at this record is to this history, as far as these anchors tell."""
-        return self.relation_of((mark,))
-
-    def relation_of(self, marks: Sequence[HistoryMark]) -> Relation:
-        """The same for a position that names several records before it, the newest last.
-
-        Also a position that is ahead of this history is of the same one, where it names this history's newest record.
-        """
-        known = dict(self._all())
-        shared = [mark for mark in marks if mark.number in known]
-        if any(known[mark.number] != mark.attempt for mark in shared):
-            return Relation.OTHER
-        newest = self.newest
-        decides = bool(shared) and (shared[-1] == marks[-1] or shared[-1] == newest)
-        return Relation.SAME if decides else Relation.UNKNOWN
-
-    def _all(self) -> Iterable[HistoryMark]:
-        return self.marks if self.rows is None else (self.rows, *self.marks)
+        found = next((known for known in reversed(self.marks) if known.number <= mark.number), None)
+        if self.rows is not None and self.rows.number == mark.number:
+            found = self.rows
+        if found is None or found.number != mark.number:
+            return Relation.UNKNOWN
+        return Relation.SAME if found == mark else Relation.OTHER
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"marks": [list(mark) for mark in self.marks]}

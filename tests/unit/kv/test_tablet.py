@@ -377,15 +377,15 @@ class TestOfAProcess:
         close_tablets()
 
     def test_one_object_for_a_bucket(self):
-        assert tablet("a" * 32, 0, IDENTITY) is tablet("a" * 32, 0, IDENTITY)
-        assert tablet("a" * 32, 1, IDENTITY) is not tablet("a" * 32, 0, IDENTITY)
+        assert tablet("url", "a" * 32, 0, IDENTITY) is tablet("url", "a" * 32, 0, IDENTITY)
+        assert tablet("url", "a" * 32, 1, IDENTITY) is not tablet("url", "a" * 32, 0, IDENTITY)
 
     def test_opening_evicts(self, monkeypatch):
-        tablet("a" * 32, 0, IDENTITY).apply({b"a": b"1"}, 0, 1)
+        tablet("url", "a" * 32, 0, IDENTITY).apply({b"a": b"1"}, 0, 1)
         close_tablets()
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "1")
-        tablet("a" * 32, 1, IDENTITY)
-        assert tablet("a" * 32, 0, IDENTITY).applied == 0
+        tablet("url", "a" * 32, 1, IDENTITY)
+        assert tablet("url", "a" * 32, 0, IDENTITY).applied == 0
 
     def test_the_limit_is_a_number(self, monkeypatch):
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "10GB")
