@@ -214,8 +214,9 @@ class TestTheLog:
         table.append([{"id": 12}])  # record 5 behind a hole
         other = place.open().table("d.t")
         other.append([{"id": 2}])
+        other.append([{"id": 3}])
         with pytest.raises(CorruptDataError, match=r"mixes two histories.*Stop all writers"):
-            other.append([{"id": 3}])
+            other.append([{"id": 4}])
         with pytest.raises(CorruptDataError, match="mixes two histories"):
             place.open().table("d.t").to_arrow()
 

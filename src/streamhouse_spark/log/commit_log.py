@@ -97,6 +97,11 @@ class CommitLog:
         return self._state or self.refresh()
 
     @property
+    def is_severed(self) -> bool:
+        """Whether the log was restored under this object, which can only be thrown away then."""
+        return self._severed is not None
+
+    @property
     def floor_index(self) -> int:
         """Index of the newest floor that `check_floor` found; 0 for none."""
         return self._floor_index
