@@ -12,6 +12,7 @@
     ├── MissingExtraError          INVALID      an optional dependency is not installed
     ├── OffsetsTrimmedError        INVALID      the offsets asked for are no longer kept
     ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
+    ├── DifferentHistoryError      INVALID      a position of another history of the table: it was restored or copied
     ├── CommitConflictError        CONFLICT     another writer won; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
@@ -107,6 +108,14 @@ class OffsetsTrimmedError(StreamhouseError):
 
 
 class SnapshotExpiredError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class DifferentHistoryError(StreamhouseError):
+    """A stream, write, cache or lake stands at a record that this table's log does not have: it was restored, or is a
+    copy. Nothing was written.
+    """
+
     kind = ErrorKind.INVALID
 
 

@@ -17,7 +17,8 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, St
 from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
-from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet import Extent, Tablet
+from streamhouse_spark.kv.tablet_history import belongs, is_ahead
 from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -175,6 +176,14 @@ class Lookup:
             )
         return state
 
+    def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
+        """Whether rows that were found with this extent are the table's, of this state or a newer one."""
+        if tablet.checked == (extent.history, state.anchors.newest):
+            return True
+        if is_ahead(extent, state):
+            state = self._table.refresh()
+        return belongs(tablet, extent, self._table.storage, state)
+
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
@@ -216,27 +225,28 @@ class Lookup:
         return pa.Table.from_arrays([*key_columns, *rows.columns, there], schema=schema)
 
     def _read(
-        self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[int, _Result]]
+        self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
     ) -> _Result:
-        """What ``read`` says of the bucket's tablet, beside the offset up to which changes were applied to it then.
+        """What ``read`` says of the bucket's tablet, beside what was applied to it then.
 
         A tablet that is found damaged while it is read is empty and begins anew: such a result counts for nothing.
         """
+        storage = self._table.storage
         for _ in range(DAMAGED_MAX):
             tablet = shape.tablet_of(bucket)
-            catch_up(tablet, shape.layout, self._table.storage, state, bucket)
-            applied, found = read(tablet)
-            if applied >= state.buckets[bucket].end:
+            catch_up(tablet, shape.layout, storage, state, bucket)
+            extent, found = read(tablet)
+            if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
                 return found
         raise damaged(state, bucket)
 
     def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.Array]:
         """The rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps others."""
 
-        def read(tablet: Tablet) -> tuple[int, list[bytes]]:
+        def read(tablet: Tablet) -> tuple[Extent, list[bytes]]:
             values: list[bytes] = []
-            _, applied = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
-            return applied, values
+            extent = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
+            return extent, values
 
         return shape.layout.values.unpack(self._read(state, shape, bucket, read)).columns
 
@@ -274,8 +284,8 @@ def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
     return coerce([given], columns, table=shape.name).combine_chunks()
 
 
-Matched = tuple[int, tuple[Places, list[bytes]]]
-"""The offset up to which changes were applied, and the places of keys with the values that they have."""
+Matched = tuple[Extent, tuple[Places, list[bytes]]]
+"""Which changes were applied, and the places of keys with the values that they have."""
 
 
 def damaged(state: TableState, bucket: int) -> StorageError:
@@ -285,30 +295,30 @@ def damaged(state: TableState, bucket: int) -> StorageError:
     )
 
 
-def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[int, list[bytes | None]]:
+def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[Extent, list[bytes | None]]:
     found = tablet.find(keys)
-    return found.applied, found.values
+    return found.extent, found.values
 
 
 def _found(_shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """The places of those keys that are there, and their values."""
     found = tablet.find(stored_keys(keys))
     there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
-    return found.applied, (places[there], [value for value in found.values if value is not None])
+    return found.extent, (places[there], [value for value in found.values if value is not None])
 
 
 def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """For each row that begins with one of the keys, the place of that key, and its value."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [stored_prefix(prefix) for prefix in prefixes]
-    applied, values, counts = tablet.find_prefixes(cut)
+    extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
     if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
         real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
         inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
         owners = owners[np.array(inside, np.bool_)]
         values = [value for value, is_inside in zip(values, inside, strict=True) if is_inside]
-    return applied, (places[owners], values)
+    return extent, (places[owners], values)
 
 
 def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:

@@ -70,7 +70,9 @@ class LookupOne:
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             found = tablet.find_one(key)
-            if found.begins >= state.first_offset(bucket) and found.applied >= state.buckets[bucket].end:
+            begins, applied, _ = found.extent
+            is_there = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
+            if is_there and self._lookup.owns(tablet, found.extent, state):
                 return found.values[0]
             catch_up(tablet, shape.layout, self._table.storage, state, bucket)
         raise damaged(state, bucket)

@@ -52,6 +52,7 @@ class KeyedShape:
 
     name: str
     table_uuid: str
+    warehouse_url: str
     schema: TableSchema
     properties: KeyedProperties
     layout: KeyedLayout
@@ -62,12 +63,13 @@ class KeyedShape:
     """Whose hash gives the buckets."""
 
     @classmethod
-    def of(cls, state: TableState) -> KeyedShape:
+    def of(cls, state: TableState, warehouse_url: str) -> KeyedShape:
         properties = parse_properties(state.properties, state.schema, state.partition_by)
         bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
         return cls(
             state.name,
             state.table_uuid,
+            warehouse_url,
             state.schema,
             parse_keyed_properties(state.properties, state.schema, state.partition_by),
             KeyedLayout.of(state),
@@ -127,7 +129,7 @@ class KeyedShape:
         return self.layout.identity
 
     def tablet_of(self, bucket: int) -> Tablet:
-        return tablet(self.table_uuid, bucket, self._identity)
+        return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
 
 
 class KeyedTable:
@@ -155,7 +157,7 @@ class KeyedTable:
         state = state or self._table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, KeyedShape.of(state))
+                self._known = (state.schema_id, state.properties, KeyedShape.of(state, self._table.storage.url))
             return self._known[2]
 
     # -- writing --------------------------------------------------------------------------------------------------

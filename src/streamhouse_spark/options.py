@@ -48,6 +48,11 @@ OPTIONS: Final = (
     Option("endingTimestamp", ("read",), "rows committed before this moment; overrides endingOffsets"),
     Option("maxOffsetsPerTrigger", ("readStream",), "rows per micro-batch, over all buckets, at most"),
     Option("maxBytesPerTrigger", ("readStream",), "stored bytes per micro-batch, at most, such as 64mb"),
+    Option(
+        "onDifferentHistory",
+        ("readStream",),
+        "of a table that was restored from a backup: fail, or continue at the checkpoint's offsets (default fail)",
+    ),
     Option("failOnDataLoss", _READS, "false: skip offsets that are no longer kept, instead of failing (default true)"),
     Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
@@ -176,6 +181,8 @@ class StreamReadOptions:
     consumer_id: str | None = None
     adds_new_columns: bool = False
     """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
+    continues_in_other_history: bool = False
+    """``onDifferentHistory=continue``: of a table that was restored, go on at the checkpoint's offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +239,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
         consumer_id=_identity(texts, "consumerId"),
         adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
+        continues_in_other_history=_word(texts, "onDifferentHistory", ("fail", "continue")) == "continue",
     )
 
 

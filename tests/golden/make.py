@@ -28,7 +28,7 @@ from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.staging import Routing, Stager
-from streamhouse_spark.log.state import state_to_json
+from streamhouse_spark.log.state import TableState, state_to_json
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.schema import Column, TableSchema
@@ -46,6 +46,11 @@ DDL = """
     money DECIMAL(38,10), name STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, list ARRAY<INT>,
     tags MAP<STRING,BIGINT>, nested STRUCT<x:INT,y:ARRAY<STRING>>
 """
+
+
+def state_of_v1(state: TableState) -> dict[str, Any]:
+    """A state as JSON, without what version 1 did not know at first."""
+    return {name: value for name, value in state_to_json(state, Payload()).items() if name != "anchors"}
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
@@ -244,7 +249,7 @@ def expected(wh: Warehouse) -> dict[str, Any]:
             "ddl": state.schema.ddl(),
             "changelog": shown(hot_changes(table).to_pylist()),
             "commits": [row["actions"] for row in table.inspect.commits().to_pylist()],
-            "state": state_to_json(state, Payload()),
+            "state": state_of_v1(state),
             "splits": [plan_range(state, b, log.offsets).to_json() for b, log in state.buckets.items()],
         }
     return {"databases": wh.databases(), "tables": tables}

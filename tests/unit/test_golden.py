@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from faults.sim import sim_world
-from golden.make import FOLDER, expected, hot_changes, rows, shown
+from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log import actions, names
 from streamhouse_spark.log import frame as frame_module
@@ -22,7 +22,7 @@ from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segment_writer import write_batches
-from streamhouse_spark.log.state import fold, state_to_json
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import parse_number, segment_key
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -130,7 +130,7 @@ class TestReading:
                     state = fold(state, read_record(golden, uuid, number)[0])
             assert state.version == numbers[-1]
             if state.name in STATES and not state.dropped:
-                assert json.loads(json.dumps(state_to_json(state, Payload()))) == STATES[state.name]
+                assert json.loads(json.dumps(state_of_v1(state))) == STATES[state.name]
 
     def test_the_floor(self, golden):
         uuid = KINDS["floor"].split("/")[1]

@@ -8,18 +8,22 @@ micro-batch; a forked child begins anew.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamhouse_spark import options
+from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.log import names
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.renaming import is_named
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
 
 _TABLES_MAX = 64
 
@@ -48,8 +52,11 @@ class Connection:
         if process.tables:  # a table that this process had open is only read on
             pointer = names.resolve(process.warehouse.storage, path)
             known = process.tables.get(pointer.uuid or "")
-            if known is not None and is_named(known.refresh(), path):
-                return known
+            try:
+                if known is not None and is_named(known.refresh(), path):
+                    return known
+            except DifferentHistoryError as error:  # who holds a position looks at it by what is opened anew
+                logger.warning("opening the table again: %s", error)
         table = process.warehouse.table(str(path))
         process.keep(table)
         return table
@@ -58,7 +65,7 @@ class Connection:
         """The table that was planned for, whatever its name means by now. Its state is read only when it is used."""
         process = _opened(os.getpid(), self)
         known = process.tables.get(uuid)
-        if known is None:
+        if known is None or known.log.is_severed:
             warehouse = process.warehouse
             log = CommitLog(warehouse.storage, uuid, warehouse.world)
             known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)

@@ -30,12 +30,12 @@ def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffse
         offsets = starting_offsets(
             state, options.starting_offsets, options.starting_timestamp_ms, strict=options.fail_on_data_loss
         )
-        return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state))
+        return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), history=state.anchors.rows)
     snapshots = state.snapshots
     offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
     num_files = sum(len(snapshot.segments) for snapshot in snapshots.values())
     rows = StartRows(state.version, num_files) if num_files else None
-    return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), rows)
+    return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), rows, state.anchors.rows)
 
 
 def truncation_of(state: TableState) -> int:

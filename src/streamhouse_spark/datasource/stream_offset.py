@@ -8,6 +8,7 @@ from typing import Any
 
 from streamhouse_spark.datasource.bounds import offsets_from_json, offsets_to_json
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, TableNotFoundError
+from streamhouse_spark.log.anchors import HistoryMark
 
 VERSION = 1
 ROWS_VERSION = 2
@@ -64,6 +65,8 @@ class StreamOffset:
 
     The first offsets of a stream carry them to the end, as they do ``initial``.
     """
+    history: HistoryMark | None = None
+    """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
 
     @property
     def is_initial(self) -> bool:
@@ -75,7 +78,7 @@ class StreamOffset:
         """Where the batch that ends at ``end`` begins, when Spark says that it begins here."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
-            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows)
+            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=end.history)
         return self
 
     def files_before(self, end: StreamOffset) -> range:
@@ -94,6 +97,8 @@ class StreamOffset:
             out["truncation"] = self.truncation
         if self.rows is not None:
             out["rows"] = self.rows.to_json()
+        if self.history is not None:
+            out["history"] = list(self.history)
         return out
 
     @classmethod
@@ -113,6 +118,7 @@ class StreamOffset:
                 offsets_from_json(initial) if initial is not None else None,
                 int(data.get("truncation", 0)),
                 StartRows.from_json(data["rows"]) if version == ROWS_VERSION else None,
+                HistoryMark.from_json(data["history"]) if "history" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(

@@ -31,6 +31,7 @@ from streamhouse_spark.datasource.start_rows import (
     start_pieces,
     truncation_of,
 )
+from streamhouse_spark.datasource.stream_history import StreamHistory
 from streamhouse_spark.datasource.stream_offset import StreamOffset
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.scan import LogSplit
@@ -55,8 +56,10 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
     `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
     or overwritten with `OffsetsTrimmedError`: what the query made of the old rows is no longer right. With
-    ``failOnDataLoss=false`` it goes on behind the truncation. With ``schemaEvolutionMode=addNewColumns`` it ends with
-    `SchemaMismatchError` (``COLUMNS_ADDED``) where all is processed that was written without columns that it lacks.
+    ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
+    `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
+    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) where all is processed
+    that was written without columns that it lacks.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._consumer_moved_ms: int | None = None
+        self._history = StreamHistory(continues=options.continues_in_other_history)
 
     # -- positions ------------------------------------------------------------------------------------------------
 
@@ -118,7 +122,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             if known is None and begins_with_rows(table.state, self._options):
                 known = self._begin(table)  # the first end is asked for before the beginning
             initial, rows = (known.initial, known.rows) if known is not None else (None, None)
-            return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
+            rows = rows and rows.read_to(rows.num_files)
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, table.state.anchors.rows).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = compat.limit_rows_and_bytes(
@@ -130,15 +135,17 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             files = self._start_files(table, begin)[rows.num_read :]
             read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
             rows = rows.read_to(read if files else rows.num_files)
-            return StreamOffset(table.uuid, begin.offsets, initial, truncation, rows).to_json()
+            return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
         starts = {b: max(begin.offsets.get(b, 0), table.state.first_offset(b)) for b in ends}
         ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
         if max_rows is not None or max_bytes is not None:
             ends = limited_ends(table.state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
-        if ends == dict(begin.offsets) and truncation == begin.truncation and rows is None:
+        is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
+        if is_same and not self._history.moved(start):
             self._require_more(table, ends, newest, ends)
             return start  # the same text: nothing new
-        return StreamOffset(table.uuid, ends, initial, truncation, rows and rows.read_to(rows.num_files)).to_json()
+        rows = rows and rows.read_to(rows.num_files)
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, table.state.anchors.rows).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -146,7 +153,9 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The log's end, whatever the limits: what the query's progress shows as the latest offset."""
         table = self._table()
-        return StreamOffset(table.uuid, table.state.ends, truncation=truncation_of(table.state)).to_json()
+        state = table.state
+        truncation, history = truncation_of(state), state.anchors.rows
+        return StreamOffset(table.uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and no further."""
@@ -168,6 +177,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         table = self._table()
         final = self._offset(table, end)
         begin = self._offset(table, start).begin_of_batch(final)
+        if self._history.moved(start):
+            begin = replace(begin, offsets={b: min(o, final.offsets.get(b, o)) for b, o in begin.offsets.items()})
         self._require_same_rows(table, begin.truncation, final.truncation)
         ranges = {
             bucket: OffsetRange(begin.offsets.get(bucket, 0), stop)
@@ -231,7 +242,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         return initial_offset(table.state, self._options)
 
     def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
-        return StreamOffset.from_json(data, table.name, table.uuid)
+        return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
 
     def _require_same_rows(self, table: Table, begun: int, ended: int) -> None:
         if begun == ended:

@@ -27,6 +27,7 @@ from streamhouse_spark.kv.staged_changes import (
     TabletAheadError,
     place_of,
 )
+from streamhouse_spark.kv.tablet_history import belongs, history_of
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog, Committed, Plan
 from streamhouse_spark.log.staging import truncating
@@ -97,7 +98,7 @@ class KeyedWriter:
         committed = self._committed(plan, transaction)
         if committed.replay_of is not None:
             return BucketOffsets(committed.replay_of.offsets), committed.state
-        self._apply(staged)
+        self._apply(staged, committed.state)
         found = {bucket: s.offsets for bucket, s in staged.items()}
         return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
 
@@ -126,14 +127,18 @@ class KeyedWriter:
         segments = tuple(s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
-    def _apply(self, staged: Mapping[int, StagedChanges]) -> None:
+    def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
         """The rows are stored: a local disk that fails now must not look like a failure of the write."""
         for bucket, s in staged.items():
             if s.values is None:
                 continue  # the host that needs them next replays them: this one may never hold the bucket
             try:
-                if s.at[0] == s.at[1]:
-                    self.stager.tablet_of(bucket).truncate(s.at[0])
-                self.stager.tablet_of(bucket).apply(s.values, s.offsets.start, s.offsets.end)
+                tablet, history = self.stager.tablet_of(bucket), history_of(state)
+                if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
+                    continue  # the next use begins it anew
+                if s.at[0] == s.at[1] != found.begins:
+                    tablet.truncate(s.at[0], after=found.history, history=history)
+                    found = found._replace(history=history)
+                tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
             except StreamhouseError as error:
                 logger.warning("bucket %d was not applied locally, the next use replays the log: %s", bucket, error)

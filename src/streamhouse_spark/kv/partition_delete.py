@@ -22,6 +22,7 @@ from streamhouse_spark.kv.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.staged_changes import Place, TabletAheadError, place_of
 from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
@@ -113,10 +114,11 @@ class PartitionDelete:
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, layout, self.storage, state, bucket)
             found = _Scan(self, state, layout, bucket)
-            begins, applied = tablet.scan(found.take)
-            if (begins, applied) == at:
+            extent = tablet.scan(found.take)
+            is_of_table = belongs(tablet, extent, self.storage, state)
+            if extent[:2] == at and is_of_table:
                 return _Deletions(at, found.finished(), staged_ms)
-            if applied > at[1]:
+            if extent.applied > at[1] and is_of_table:
                 raise TabletAheadError
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
-from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet import Extent, Tablet
+from streamhouse_spark.kv.tablet_history import history_of, settled
 from streamhouse_spark.kv.value_format import ValueFormat
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.scan import check_dense, plan_range, read_split, snapshot_split
@@ -54,28 +55,34 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
     """Apply what the log has of the bucket beyond the tablet, as far as this state knows it.
 
     A tablet that is new, or so far behind that it is quicker, begins with the bucket's snapshot. Other threads and
-    processes may do the same meanwhile. Raises `OffsetsTrimmedError` where the log no longer has what the tablet needs.
+    processes may do the same meanwhile. What it has of another history of the table is forgotten first. Raises
+    `OffsetsTrimmedError` where the log no longer has what the tablet needs.
     """
     log = state.buckets[bucket]
-    if tablet.begins < state.first_offset(bucket):
-        tablet.truncate(state.first_offset(bucket))
+    found = settled(tablet, storage, state)
+    if found.begins < state.first_offset(bucket):
+        tablet.truncate(state.first_offset(bucket), after=found.history, history=history_of(state))
+        found = settled(tablet, storage, state)
     if (snapshot := state.snapshots.get(bucket)) is not None:
-        behind = snapshot.offset - tablet.applied
-        if behind > 0 and (tablet.applied < log.start or behind >= snapshot.num_rows):
-            _restore(tablet, layout, storage, state, snapshot)
-    while (applied := tablet.applied) < log.end:
-        if applied < log.start:
+        behind = snapshot.offset - found.applied
+        if behind > 0 and (found.applied < log.start or behind >= snapshot.num_rows):
+            _restore(tablet, layout, storage, state, snapshot, found)
+            found = settled(tablet, storage, state)
+    while found.applied < log.end:
+        if found.applied < log.start:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {applied}, the log begins at "
-                f"{log.start}",
+                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {found.applied}, the log "
+                f"begins at {log.start}",
             )
-        _replay(tablet, layout, storage, state, bucket, applied)
+        _replay(tablet, layout, storage, state, bucket, found)
+        found = settled(tablet, storage, state)
 
 
 def _replay(
-    tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, applied: int
+    tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: Extent
 ) -> None:
-    """Apply from an offset on, until it is done or somebody else applied."""
+    """Apply from where the tablet was found, until it is done or somebody else applied."""
+    applied, after, history = extent.applied, extent.history, history_of(state)
     end = state.buckets[bucket].end
     offsets = OffsetRange(applied, end)
     split = plan_range(state, bucket, offsets)
@@ -85,19 +92,33 @@ def _replay(
     for found in check_dense(read_split(storage, split, written, records=records), offsets):
         changes.update(_changes(found, layout))
         if len(changes) >= CHANGES_MAX and found.offsets.end < end:
-            if not tablet.apply(changes, applied, found.offsets.end):
+            if not tablet.apply(changes, applied, found.offsets.end, after=after, history=history):
                 return
-            applied, changes = found.offsets.end, {}
-    tablet.apply(changes, applied, end)
+            applied, changes, after = found.offsets.end, {}, history or after
+    tablet.apply(changes, applied, end, after=after, history=history)
 
 
-def _restore(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, snapshot: KvSnapshot) -> None:
+def _restore(
+    tablet: Tablet,
+    layout: KeyedLayout,
+    storage: Storage,
+    state: TableState,
+    snapshot: KvSnapshot,
+    extent: Extent,
+) -> None:
     def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
         for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
             columns = found.batch.columns
             yield stored_keys(layout.keys(columns)), layout.values.pack(columns)
 
-    tablet.restore(items, snapshot.begins, snapshot.offset, num_rows=snapshot.num_rows)
+    tablet.restore(
+        items,
+        snapshot.begins,
+        snapshot.offset,
+        num_rows=snapshot.num_rows,
+        after=extent.history,
+        history=history_of(state),
+    )
 
 
 def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:

@@ -17,7 +17,8 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet import Extent, Tablet
+from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.actions import Action, KvSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
@@ -130,14 +131,14 @@ class _Source:
         state = self.state
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            found = self._scanned(bucket, tablet)
-            if found.offset >= state.buckets[bucket].end:
+            found, extent = self._scanned(bucket, tablet)
+            if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, self.storage, state):
                 return found
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
         )
 
-    def _scanned(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+    def _scanned(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, Extent]:
         state, values = self.state, self.layout.values
         segments: list[Segment] = []
         waiting: list[pa.RecordBatch] = []
@@ -156,7 +157,7 @@ class _Source:
             if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
                 flush()
 
-        begins, applied = tablet.scan(take)
+        extent = tablet.scan(take)
         if waiting:
             flush()
-        return KvSnapshot(bucket, begins, applied, tuple(segments))
+        return KvSnapshot(bucket, extent.begins, extent.applied, tuple(segments)), extent

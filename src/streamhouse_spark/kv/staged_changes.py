@@ -19,6 +19,7 @@ from streamhouse_spark.kv.keyed_properties import KeyedProperties
 from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX
 from streamhouse_spark.log.state import TableState
@@ -124,7 +125,7 @@ class ChangeStager:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
         found = tablet.find(stored_keys(batch.keys))
-        if (found.begins, found.applied) != place_of(state, bucket):
+        if found.extent[:2] != place_of(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
             raise TabletAheadError
         return found.values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from streamhouse_spark.kv.environment import DamagedError, Environment, Reader, Writer
 from streamhouse_spark.kv.tablet_files import TabletFiles
@@ -17,24 +17,42 @@ _MANY: Final = 4096
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
 _BEGINS = b"begins"
+_HISTORY = b"history"
 _Result = TypeVar("_Result")
+
+
+class Extent(NamedTuple):
+    """Which changes a tablet has: those of ``[begins, applied)``, of a log with this history, and no others."""
+
+    begins: int
+    applied: int
+    history: bytes | None = None
+    """See `streamhouse_spark.kv.tablet_history`, which tells whose it is. None of a tablet that knows of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Values of keys at one state of the log: after all changes of ``[begins, applied)``, and no others."""
+    """Values of keys at one state of the log."""
 
-    begins: int
-    applied: int
+    extent: Extent
     values: list[bytes | None]
+
+    @property
+    def begins(self) -> int:
+        return self.extent.begins
+
+    @property
+    def applied(self) -> int:
+        return self.extent.applied
 
 
 class Tablet:
     """The rows of a bucket after all changes of the offsets ``[begins, applied)``; empty and at 0 when it is new.
 
     Safe for threads, forks and other processes of this host, which may all apply: who applies says which offset it
-    begins at, and that is compared in the same transaction that stores the rows and the new offset. Only changes that
-    are committed to the log may be applied, so a tablet is never ahead of it.
+    begins at, and which history it found there, and both are compared in the same transaction that stores the rows, the
+    new offset and the new history. Only changes that are committed to the log may be applied, so a tablet is never
+    ahead of it, unless the log was restored from a backup: of that the history tells.
 
     A tablet whose files are damaged or of another identity begins anew, empty.
     """
@@ -46,6 +64,8 @@ class Tablet:
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
+        self.checked: object = None
+        """The last history that was found to be right, and for which state: a note of `tablet_history`."""
         self._claim()
 
     def close(self) -> None:
@@ -63,6 +83,10 @@ class Tablet:
         return self._read(_begins)
 
     @property
+    def extent(self) -> Extent:
+        return self._read(_extent)
+
+    @property
     def num_rows(self) -> int:
         return self._read(Reader.num_rows)
 
@@ -71,25 +95,25 @@ class Tablet:
 
         A tablet that is found to be damaged is empty and at 0: compare `Found.applied` with what was expected.
         """
-        return self._read(lambda reader: Found(_begins(reader), _applied(reader), reader.values(keys)))
+        return self._read(lambda reader: Found(_extent(reader), reader.values(keys)))
 
     def find_one(self, key: bytes) -> Found:
         """As `find` of one key."""
-        return self._read(lambda reader: Found(_begins(reader), _applied(reader), [reader.value(key)]))
+        return self._read(lambda reader: Found(_extent(reader), [reader.value(key)]))
 
-    def find_prefixes(self, prefixes: list[bytes]) -> tuple[int, list[bytes], list[int]]:
-        """`applied`, the values of the keys that begin with each of these, and how many each has; all of one state."""
-        return self._read(lambda reader: (_applied(reader), *reader.values_of_prefixes(prefixes)))
+    def find_prefixes(self, prefixes: list[bytes]) -> tuple[Extent, list[bytes], list[int]]:
+        """`extent`, the values of the keys that begin with each of these, and how many each has; all of one state."""
+        return self._read(lambda reader: (_extent(reader), *reader.values_of_prefixes(prefixes)))
 
-    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> tuple[int, int]:
+    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> Extent:
         """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
 
-        All of them are of one state; the result is its `begins` and `applied`. Until it ends, what others overwrite
+        All of them are of one state; the result is its `extent`. Until it ends, what others overwrite
         needs new space. Where damage is found on the way, the result is that of an empty tablet, and what ``take`` got
         before counts for nothing: compare `applied` with what was expected.
         """
 
-        def read(reader: Reader) -> tuple[int, int]:
+        def read(reader: Reader) -> Extent:
             first = prefix
             while items := reader.items(first, ITEMS_PER_STEP):
                 inside = [item for item in items if item[0].startswith(prefix)] if prefix else items
@@ -98,22 +122,30 @@ class Tablet:
                 if len(inside) < ITEMS_PER_STEP:
                     break
                 first = items[-1][0] + b"\x00"
-            return _begins(reader), _applied(reader)
+            return _extent(reader)
 
         return self._read(read)
 
-    def apply(self, changes: Mapping[bytes, bytes | None], start: int, end: int) -> bool:
+    def apply(
+        self,
+        changes: Mapping[bytes, bytes | None],
+        start: int,
+        end: int,
+        *,
+        after: bytes | None = None,
+        history: bytes | None = None,
+    ) -> bool:
         """Store what the log's changes ``[start, end)`` make of keys: a value, or None for deleted.
 
-        **Commit point:** LMDB's own, of rows and offset together. Whether they were applied: not where the tablet is
-        not at ``start``, because another thread or process applied.
+        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Whether they were applied: not where the
+        tablet is not at ``start``, or its history is not ``after``, because another thread or process applied.
         """
         keys = sorted(changes)
         deleted = [key for key in keys if changes[key] is None] if None in changes.values() else []
         written = [key for key in keys if changes[key] is not None] if deleted else keys
 
         def write(writer: Writer) -> bool:
-            if _applied(writer) != start:
+            if _applied(writer) != start or _history(writer) != after:
                 return False
             values: list[bytes] = list(map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
             if len(written) > _MANY:
@@ -121,6 +153,7 @@ class Tablet:
             writer.put(written, values)
             writer.delete(deleted)
             writer.put_meta(_APPLIED, b"%d" % end)
+            _put_history(writer, history)
             return True
 
         return self._write(write)
@@ -132,15 +165,18 @@ class Tablet:
         applied: int,
         *,
         num_rows: int = 0,
+        after: bytes | None = None,
+        history: bytes | None = None,
     ) -> bool:
         """Become these rows, given in steps of ascending keys and values, after the changes ``[begins, applied)``.
 
-        Whether: not where the tablet is as far already. **Commit point:** LMDB's own, of all rows and the offset.
+        Whether: not where the tablet is as far already, or has another history than ``after``. **Commit point:** LMDB's
+        own, of all rows, the offset and the history.
         ``items`` may be called more than once; who says how many rows they will be saves that.
         """
 
         def write(writer: Writer) -> bool:
-            if _begins(writer) > begins or _applied(writer) >= applied:
+            if _begins(writer) > begins or _applied(writer) >= applied or _history(writer) != after:
                 return False
             writer.clear()
             for number, (keys, values) in enumerate(items()):
@@ -149,18 +185,41 @@ class Tablet:
                 writer.put(keys, values, append=True)
             writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
+            _put_history(writer, history)
             return True
 
         return self._write(write)
 
-    def truncate(self, offset: int) -> None:
-        """Have no rows and begin at this offset, unless the tablet begins there or later."""
+    def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
+        """Have no rows and begin at this offset, unless the tablet begins there or later, or is not as it was found."""
 
         def write(writer: Writer) -> None:
-            if _begins(writer) < offset:
+            if _begins(writer) < offset and _history(writer) == after:
                 writer.clear()
                 writer.put_meta(_BEGINS, b"%d" % offset)
                 writer.put_meta(_APPLIED, b"%d" % offset)
+                _put_history(writer, history)
+
+        self._write(write)
+
+    def renew(self, found: Extent, history: bytes) -> None:
+        """Have another, newer history, if the tablet is still as it was found."""
+
+        def write(writer: Writer) -> None:
+            if _extent(writer) == found:
+                _put_history(writer, history)
+
+        self._write(write)
+
+    def forget(self, found: Extent) -> None:
+        """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
+
+        def write(writer: Writer) -> None:
+            if _extent(writer) == found:
+                writer.clear()
+                for name in (_BEGINS, _APPLIED):
+                    writer.put_meta(name, b"0")
+                writer.put_meta(_HISTORY, b"")
 
         self._write(write)
 
@@ -205,6 +264,19 @@ def _applied(reader: Reader) -> int:
 
 def _begins(reader: Reader) -> int:
     return int(reader.meta(_BEGINS) or b"0")
+
+
+def _history(reader: Reader) -> bytes | None:
+    return reader.meta(_HISTORY) or None
+
+
+def _extent(reader: Reader) -> Extent:
+    return Extent(_begins(reader), _applied(reader), _history(reader))
+
+
+def _put_history(writer: Writer, history: bytes | None) -> None:
+    if history is not None:
+        writer.put_meta(_HISTORY, history)
 
 
 def _room_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:

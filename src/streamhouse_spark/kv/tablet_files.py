@@ -2,9 +2,12 @@
 
 ::
 
-    <cache>/tablets-1/<boot>/<table uuid>/<bucket>/data.mdb   the environment (and lock.mdb, size.lock)
-    <cache>/tablets-1/<boot>/<table uuid>/<bucket>.stamp      what data.mdb looked like after our last write
-    <cache>/tablets-1/<boot>/<table uuid>/<bucket>.lock       held shared by processes that have it open
+    <cache>/tablets-2/<boot>/<table>/<bucket>/data.mdb   the environment (and lock.mdb, size.lock)
+    <cache>/tablets-2/<boot>/<table>/<bucket>.stamp      what data.mdb looked like after our last write
+    <cache>/tablets-2/<boot>/<table>/<bucket>.lock       held shared by processes that have it open
+
+``<table>`` is the table's uuid and a hash of the warehouse's URL: a copy of a warehouse has the same uuids, and both
+may be used at once.
 
 The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's own cache directory; it is never inside a
 warehouse, and all of it can be deleted while no process uses it. Nothing here is ever the only copy of a row.
@@ -37,7 +40,7 @@ CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"
 CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
 CACHE_BYTES_MAX: Final = 10 << 30
 _STAMP_BYTES: Final = 128
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Of keys, values and metadata: versions of this package that differ in it do not see each other's tablets."""
 
 
@@ -82,8 +85,8 @@ def boot_id() -> str:
 class TabletFiles:
     """The files of one bucket's tablet, and this process's claim on them."""
 
-    def __init__(self, cache: Path, table_uuid: str, bucket: int, ids: Ids | None = None) -> None:
-        self._parent = cache / table_uuid
+    def __init__(self, cache: Path, table_folder: str, bucket: int, ids: Ids | None = None) -> None:
+        self._parent = cache / table_folder
         self._ids = ids or SystemIds()
         self._name = str(bucket)
         self._lock_file: int | None = None

@@ -7,25 +7,30 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import xxhash
+
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 _open: dict[Path, Tablet] = {}
-_known: dict[tuple[str | None, str, int], Tablet] = {}
+_known: dict[tuple[str | None, str, str, int], Tablet] = {}
 """The same by what names them, because building a path costs more than looking up a row."""
 _lock = threading.RLock()
 
 
-def tablet(table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
+def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
     """The bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+
+    Which rows it has is said by `streamhouse_spark.kv.tablet_history`: the table may have been restored since.
 
     Opening one evicts others that no process uses, where the cache is too large.
     """
-    name = (os.environ.get(CACHE_DIR_VARIABLE), table_uuid, bucket)
+    name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
     known = _known.get(name)
     if known is not None:
         return known
-    files = TabletFiles(cache_folder(), table_uuid, bucket)
+    folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
+    files = TabletFiles(cache_folder(), folder, bucket)
     with _lock:
         found = _open.get(files.folder)
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -319,6 +319,11 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return snapshot_from_json(data, payload)
         case unknown:
             raise ValueError(f"unknown action {unknown!r}")
+
+
+def moves_rows(actions: Iterable[Action]) -> bool:
+    """Whether a record with these actions adds rows to the table, or empties it."""
+    return any(isinstance(a, Truncate) or (isinstance(a, Append) and a.segments) for a in actions)
 
 
 def lake_to_json(pair: LakePair) -> dict[str, Any]:

@@ -9,6 +9,11 @@ clients retry inside and report "exists" for an object of their own.
 `streamhouse_spark.log.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
 floor, read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot
 time passed, which is far less than the grace between a floor and the first deletion.
+
+**The chain.** Each record names the attempt before it. A process whose newest record is not the one that a record
+follows, or is no longer there, stands in another history than the log, which was restored under it: it reads and writes
+no more (`DifferentHistoryError`), and has to open the table anew. That the record which it stands on is still there is
+looked for with the floor, about once a minute, and on a local disk before each commit.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
+    DifferentHistoryError,
     FormatVersionError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -32,10 +38,12 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     TransactionConflictError,
 )
+from streamhouse_spark.log import standing
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.anchors import HistoryMark, Relation
 from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.floors import newest_floor
-from streamhouse_spark.log.record import Record, encode_record, read_record
+from streamhouse_spark.log.record import Record, encode_record, has_record, read_record
 from streamhouse_spark.log.state import TableState, TransactionEntry, fold
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
@@ -78,6 +86,8 @@ class CommitLog:
         self._floor_checked_ms = 0
         self._checkpointed = 0
         self._damaged: Sequence[StreamhouseError] = ()
+        self._stood_ms = 0
+        self._severed: str | None = None
         self._attempts: dict[str, Committed | None] = {}
         self._lock = threading.RLock()
 
@@ -91,32 +101,52 @@ class CommitLog:
         return self._state or self.refresh()
 
     @property
+    def is_severed(self) -> bool:
+        """Whether the log was restored under this object, which can only be thrown away then."""
+        return self._severed is not None
+
+    @property
     def floor_index(self) -> int:
         """Index of the newest floor that `check_floor` found; 0 for none."""
         return self._floor_index
 
     def refresh(self) -> TableState:
-        """Read forward to the tail. Raises `TableNotFoundError` where the table has no first record."""
+        """Read forward to the tail.
+
+        Raises `TableNotFoundError` where the table has no first record, `DifferentHistoryError` where the log is no
+        longer the one that was read before: for good, as this object cannot tell what else of it is out of date.
+        """
+        return self._refreshed(stands=False)
+
+    def _refreshed(self, *, stands: bool) -> TableState:
+        """``stands``: see in any case that the record is there on which a process stands that finds no newer one."""
         with self._lock:
+            if self._severed is not None:
+                raise DifferentHistoryError(self._severed)
             for _ in range(FAILURES_MAX):
                 opening = self._state is None
                 start = self._state or self._opened()
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}
-                damage: CorruptDataError | None = None
+                damage: CorruptDataError | DifferentHistoryError | None = None
+                state = start
                 try:
                     state = self._read_forward(start, own)
-                except CorruptDataError as error:
+                except (CorruptDataError, DifferentHistoryError) as error:
                     damage = error
                 if self._floor_allows(read_from):
+                    if not opening and start is not None and state is start:
+                        self._require_standing(start, is_certain=stands or damage is not None)
                     if damage is not None:
-                        raise damage
+                        raise standing.mixed(damage)
                     if state is None:
                         raise TableNotFoundError(
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
                         )
                     if opening:
                         state = self._without_hole(state, own)
+                    if state is not start:
+                        self._stood_ms = self._world.clock.boot_ms()
                     self._state = state
                     self._attempts.update(own)
                     return state
@@ -184,6 +214,7 @@ class CommitLog:
                     time_ms=time_ms,
                     actions=actions,
                     transaction=transaction,
+                    after=before.attempt,
                 )
                 stored, failure = self._put(record)
                 if stored is not None and stored.attempt == attempt:
@@ -223,7 +254,7 @@ class CommitLog:
 
     def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
         """The state at the tail, once it is seen that the tail is not a missing record with others behind it."""
-        while self._has_record(state.version + 2):
+        while has_record(self._storage, self._table_uuid, state.version + 2):
             tail, state = state.version, self._read_forward(state, own) or state
             if state.version == tail:
                 raise CorruptDataError(
@@ -232,12 +263,22 @@ class CommitLog:
                 )
         return state
 
-    def _has_record(self, number: int) -> bool:
-        try:
-            self._storage.size_bytes(commit_key(self._table_uuid, number))
-        except ObjectNotFoundError:
-            return False
-        return True
+    def _require_standing(self, state: TableState, *, is_certain: bool) -> None:
+        """Raises `DifferentHistoryError` where the newest record known is no longer the one that is stored."""
+        now_ms = self._world.clock.boot_ms()
+        if not is_certain and now_ms - self._stood_ms <= FLOOR_CHECK_MS:
+            return
+        if not standing.stands(self._storage, state, self.check_floor):
+            self._severed = standing.restored(self._storage, state)
+            raise DifferentHistoryError(self._severed)
+        self._stood_ms = now_ms
+
+    def relation(self, mark: HistoryMark) -> Relation:
+        """What a position is to this log; its record is read where the state cannot tell and the record is kept."""
+        state = self.state
+        if mark.number > state.version:
+            state = self.refresh()
+        return standing.relation(self._storage, state, mark, self.check_floor)
 
     def _floor_allows(self, read_from: int) -> bool:
         """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""
@@ -293,7 +334,7 @@ class CommitLog:
     def _refresh_after(self, failures: int) -> TableState:
         """The newest state. After a failed put on a remote store, only seeing the tail can tell what became of it."""
         try:
-            return self.refresh()
+            return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
             if not failures or self._storage.local_path("") is not None:
                 raise
@@ -319,6 +360,7 @@ class CommitLog:
                 self._state = None
                 return None
         self._state = fold(before, stored)
+        self._stood_ms = self._world.clock.boot_ms()
         return self._state
 
     def _give_up_or_wait(self, failures: int, conflicts: int, failure: StorageError | None) -> None:

@@ -33,6 +33,8 @@ class Record:
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
+    after: str | None = None
+    """The attempt of the record before, where its writer knew it: a record of another history follows another."""
 
 
 class EncodedRecord(NamedTuple):
@@ -54,6 +56,8 @@ def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
         "attempt": record.attempt,
         "time_ms": record.time_ms,
     }
+    if record.after is not None:
+        header["after"] = record.after
     if record.transaction is not None:
         header["transaction"] = transaction_to_json(record.transaction)
     data = encode_frame("commit", {**header, "actions": actions}, payload.parts)
@@ -90,8 +94,27 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
         actions=tuple(action_from_json(a, body.payload) for a in body.header["actions"]),
         transaction=transaction_from_json(transaction) if transaction else None,
         manifest=reference["uuid"] if reference else None,
+        after=header.get("after"),
     )
     return record, body.payload
+
+
+def has_record(storage: Storage, table_uuid: str, number: int) -> bool:
+    try:
+        storage.size_bytes(commit_key(table_uuid, number))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
+    """The attempt of a stored record; None where there is none, or none that can be read."""
+    key = commit_key(table_uuid, number)
+    try:
+        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}").header
+    except (ObjectNotFoundError, CorruptDataError):
+        return None
+    return str(header["attempt"])
 
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:

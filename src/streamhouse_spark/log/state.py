@@ -12,6 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, KvSnapshot, LakePair, Payload
+from streamhouse_spark.log.anchors import NO_ANCHORS, Anchors, HistoryMark
 from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_json
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange, Transaction
@@ -109,6 +110,14 @@ class TableState:
     dropped: bool = False
     buried: bool = False
     """Dropped for good: its files may go."""
+    anchors: Anchors = NO_ANCHORS
+    """Which records this history is made of."""
+
+    @property
+    def attempt(self) -> str | None:
+        """Of the newest record; None where it is not known, behind a checkpoint of an older version only."""
+        newest = self.anchors.newest
+        return newest.attempt if newest is not None else None
 
     @property
     def schema(self) -> TableSchema:
@@ -180,13 +189,18 @@ class TableState:
 
 
 def fold(state: TableState | None, record: Record) -> TableState:
-    """The table after ``record``. Raises `CorruptDataError` for a record that cannot follow."""
+    """The table after ``record``.
+
+    Raises `CorruptDataError` for a record that cannot follow, `DifferentHistoryError` for one that follows another
+    record than the state's newest.
+    """
     if state is None:
         state = _created(record)
         remaining = record.actions[1:]
     elif record.number != state.version + 1:
         raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
     else:
+        state.anchors.require_followed_by(record.after, state.name)
         remaining = record.actions
     before = state
     for action in remaining:
@@ -195,7 +209,9 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     if record.transaction is not None:
         state = replace(state, transactions=_with_transaction(before, state, record.transaction, record.number))
-    return replace(state, version=record.number, time_ms=record.time_ms)
+    mark = HistoryMark(record.number, record.attempt)
+    anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
+    return replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
 
 
 def _created(record: Record) -> TableState:
@@ -406,6 +422,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["buried"] = True
     if state.named != 1:
         out["named"] = state.named
+    if state.anchors.marks:
+        out["anchors"] = state.anchors.to_json()
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.truncation is not None:
@@ -462,6 +480,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         named=data.get("named", 1),
         dropped=data["dropped"],
         buried=data.get("buried", False),
+        anchors=Anchors.from_json(data.get("anchors")),
     )
     return _with_lake(state)
 

@@ -1,0 +1,75 @@
+"""Whose rows a tablet has: a table that was restored from a backup, or copied, has the uuid and the offsets of another.
+
+A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the same
+transaction as its rows. They are the table's where that record is one of the table's log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamhouse_spark.kv.tablet import Extent, Tablet
+from streamhouse_spark.log.anchors import SPACING, HistoryMark, Relation
+from streamhouse_spark.log.record import read_attempt
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage import Storage
+
+RENEWED_AFTER: Final = 4 * SPACING
+"""A bucket that does not change is told so often, in records, that the log goes on: else storage has to be asked."""
+
+
+def history_of(state: TableState) -> bytes | None:
+    """What a tablet keeps that has the state's rows. None where the state knows no record, so neither does a tablet."""
+    newest = state.anchors.newest
+    return f"{newest.number} {newest.attempt}".encode() if newest is not None else None
+
+
+def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState) -> bool:
+    """Whether rows that were found with this extent are of the state's log, perhaps of newer records of it.
+
+    Asks storage for one record where the state cannot tell: where another process of this host applied newer records,
+    and once where the bucket did not change for long.
+    """
+    history = extent.history
+    if history is None:
+        return extent[:2] == (0, 0) or not state.anchors.marks
+    newest = state.anchors.newest
+    if tablet.checked == (history, newest):
+        return True
+    if not _is_of(tablet.checked, history, storage, state):
+        return False
+    if not is_ahead(extent, state):  # else the log may be restored to just this state, and nobody would notice
+        tablet.checked = (history, newest)
+    return True
+
+
+def is_ahead(extent: Extent, state: TableState) -> bool:
+    """Whether the rows are of a newer record than the state's: to read the log on costs less than to ask for it."""
+    return extent.history is not None and _mark(extent.history).number > state.version
+
+
+def settled(tablet: Tablet, storage: Storage, state: TableState) -> Extent:
+    """What the tablet has, once it has nothing of another log: such rows are forgotten."""
+    while not belongs(tablet, extent := tablet.extent, storage, state):
+        tablet.forget(extent)
+    if extent.history is not None and _mark(extent.history).number < state.version - RENEWED_AFTER:
+        renewed = history_of(state)
+        if renewed is not None:
+            tablet.renew(extent, renewed)
+            return tablet.extent
+    return extent
+
+
+def _is_of(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
+    mark = _mark(history)
+    found = state.anchors.relation(mark)
+    if found is Relation.UNKNOWN and isinstance(checked, tuple) and checked[0] == history and checked[1] is not None:
+        found = state.anchors.relation(checked[1])  # it was right for a state that this one follows
+    if found is not Relation.SAME:
+        return read_attempt(storage, state.table_uuid, mark.number) == mark.attempt
+    return True
+
+
+def _mark(history: bytes) -> HistoryMark:
+    number, attempt = history.decode().split(" ")
+    return HistoryMark(int(number), attempt)

@@ -1,0 +1,240 @@
+"""Tables that are restored from a backup, or copied, while hosts, processes and streams know the other history."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from faults.sim import sim_world
+from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.log import commit_log
+from streamhouse_spark.log.anchors import HistoryMark, Relation
+from streamhouse_spark.paths import commit_key
+from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.warehouse import Warehouse
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+class Place:
+    """One place for a warehouse, whose content can be put back as it was."""
+
+    def __init__(self, kind, folder, clock, seed=0):
+        self._clock, self._seeds = clock, iter(range(seed, seed + 1000))
+        self._folder = folder
+        if kind == "local":
+            self.storage = LocalStorage(str(folder / "warehouse"), fsync=False, world=sim_world(seed + 999, clock))
+        else:
+            self.storage = MemoryStorage(sim_world(seed + 999, clock))
+
+    def open(self):
+        """As another process."""
+        return Warehouse("wh", storage=self.storage, world=sim_world(next(self._seeds), self._clock))
+
+    def backup(self):
+        if isinstance(self.storage, MemoryStorage):
+            return dict(self.storage._objects)
+        to = self._folder / f"backup{next(self._seeds)}"
+        shutil.copytree(self._folder / "warehouse", to)
+        return to
+
+    def restore(self, backup):
+        if isinstance(self.storage, MemoryStorage):
+            self.storage._objects = dict(backup)
+        else:
+            shutil.rmtree(self._folder / "warehouse")
+            shutil.copytree(backup, self._folder / "warehouse")
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path, clock):
+    return Place(request.param, tmp_path, clock)
+
+
+def sums(table, keys=(1,)):
+    return [table.lookup_one(key)["n"] for key in keys]
+
+
+class TestRowsByKey:
+    @pytest.fixture
+    def table(self, place):
+        options = {"primary_key": ["id"], "properties": {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}}
+        return place.open().create_table("d.t", "id BIGINT, n BIGINT", **options)
+
+    @pytest.mark.parametrize("restarted", [True, False])
+    def test_a_sum_goes_on_from_the_restored_rows(self, place, table, restarted):
+        table.upsert([{"id": 1, "n": 2}])
+        backup = place.backup()
+        table.upsert([{"id": 1, "n": 300}])
+        assert sums(table) == [302]
+        place.restore(backup)
+        if restarted:
+            close_tablets()
+        table = place.open().table("d.t")
+        table.upsert([{"id": 1, "n": 3}])
+        assert sums(table) == [5]
+        assert place.open().table("d.t").to_arrow().to_pylist() == [{"id": 1, "n": 5}]
+
+    def test_lookups_answer_from_the_restored_rows(self, place, table):
+        table.upsert([{"id": key, "n": 2} for key in range(5)])
+        backup = place.backup()
+        table.upsert([{"id": key, "n": 300} for key in range(5)])
+        assert sums(table, range(5)) == [302] * 5
+        place.restore(backup)
+        table = place.open().table("d.t")
+        assert table.lookup([1])["n"].to_pylist() == [2]
+        table.upsert([{"id": key, "n": 1} for key in range(5)])  # the log is as long as the other was
+        assert sums(table, range(5)) == [3] * 5
+        assert table.prefix_lookup(4)["n"].to_pylist() == [3]
+
+    def test_the_log_has_grown_past_the_other(self, place, table):
+        table.upsert([{"id": 1, "n": 2}])
+        backup = place.backup()
+        table.upsert([{"id": 1, "n": 300}])
+        place.restore(backup)
+        other_host = place.open().table("d.t")
+        for _ in range(40):
+            other_host.upsert([{"id": 2, "n": 1}])
+        assert sums(place.open().table("d.t"), (1, 2)) == [2, 40]
+
+    def test_a_process_that_saw_rows_ahead_of_its_log(self, place, table):
+        table.upsert([{"id": 1, "n": 2}])
+        behind = place.open().table("d.t")
+        backup = place.backup()
+        table.upsert([{"id": 1, "n": 300}])
+        assert behind.lookup_one(1, max_staleness_ms=10_000)["n"] == 302
+        assert behind.state.version == table.state.version, "it read on, instead of asking for the record each time"
+        place.restore(backup)
+        table = place.open().table("d.t")
+        table.upsert([{"id": 1, "n": 3}])
+        assert sums(table) == [5]
+
+    def test_it_happened_long_ago(self, place, table):
+        for _ in range(30):
+            table.upsert([{"id": 1, "n": 1}])
+        backup = place.backup()
+        table.upsert([{"id": 1, "n": 300}])
+        place.restore(backup)
+        table = place.open().table("d.t")
+        for number in range(200):
+            table.alter_properties({"table.log.ttl": f"{10 + number} d"})
+        assert sums(place.open().table("d.t")) == [30]
+
+    def test_a_copy_beside_the_original(self, tmp_path, clock):
+        options = {"primary_key": ["id"], "properties": {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}}
+        original = Place("local", tmp_path / "a", clock)
+        table = original.open().create_table("d.t", "id BIGINT, n BIGINT", **options)
+        table.upsert([{"id": 1, "n": 2}])
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        copy = Place("local", tmp_path / "b", clock, seed=5000)
+        for number in range(3):
+            original.open().table("d.t").upsert([{"id": 1, "n": 10}])
+            copy.open().table("d.t").upsert([{"id": 1, "n": 100}])
+            copy.open().table("d.t").upsert([{"id": 1, "n": 100}])
+            assert sums(original.open().table("d.t")) == [12 + 10 * number]
+            assert sums(copy.open().table("d.t")) == [202 + 200 * number]
+
+    def test_rows_of_a_host_that_did_not_notice_are_not_mixed_in(self, place, table):
+        """One process stands in the history from before; it applies to the tablet that others use."""
+        table.upsert([{"id": 1, "n": 2}])
+        backup = place.backup()
+        table.upsert([{"id": 1, "n": 300}])
+        place.restore(backup)
+        newer = place.open().table("d.t")
+        newer.upsert([{"id": 1, "n": 3}])
+        assert sums(newer) == [5]
+        assert table.keyed.shape().tablet_of(0) is newer.keyed.shape().tablet_of(0)
+        table._log._stood_ms = 0
+        with pytest.raises(DifferentHistoryError):
+            table.upsert([{"id": 1, "n": 1}])
+        assert sums(newer) == [5]
+
+
+class TestTheLog:
+    @pytest.fixture
+    def table(self, place):
+        return place.open().create_table("d.t", "id BIGINT")
+
+    @staticmethod
+    def ids(place):
+        return place.open().table("d.t").to_arrow()["id"].to_pylist()
+
+    def test_who_stands_in_the_other_history_writes_nothing(self, place, table, clock):
+        table.append([{"id": 1}])
+        backup = place.backup()
+        for number in range(3):
+            table.append([{"id": 10 + number}])
+        place.restore(backup)
+        clock.advance(2 * commit_log.FLOOR_CHECK_MS)
+        before = place.backup()
+        for _ in range(2):
+            with pytest.raises(DifferentHistoryError, match=r"restored from a backup.*Open the table again"):
+                table.append([{"id": 99}])
+        if isinstance(before, dict):
+            assert set(place.backup()) - set(before) <= {k for k in place.backup() if "/segments/" in k}
+        assert self.ids(place) == [1]
+        place.open().table("d.t").append([{"id": 2}])
+        assert self.ids(place) == [1, 2]
+
+    def test_it_is_noticed_by_the_next_record(self, place, table):
+        table.append([{"id": 1}])
+        backup = place.backup()
+        table.append([{"id": 10}])
+        place.restore(backup)
+        other = place.open().table("d.t")
+        other.append([{"id": 2}])
+        other.append([{"id": 3}])
+        with pytest.raises(DifferentHistoryError, match="restored"):
+            table.refresh()
+        assert self.ids(place) == [1, 2, 3]
+
+    def test_on_a_local_disk_before_every_commit(self, tmp_path, clock):
+        place = Place("local", tmp_path, clock)
+        table = place.open().create_table("d.t", "id BIGINT")
+        table.append([{"id": 1}])
+        backup = place.backup()
+        table.append([{"id": 10}])
+        place.restore(backup)
+        with pytest.raises(DifferentHistoryError):
+            table.append([{"id": 11}])
+        assert self.ids(place) == [1]
+
+    def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):
+        """Within the minute, on a store where it costs a request to look."""
+        place = Place("memory", tmp_path, clock)
+        table = place.open().create_table("d.t", "id BIGINT")
+        table.append([{"id": 1}])
+        backup = place.backup()
+        table.append([{"id": 10}])
+        table.append([{"id": 11}])
+        place.restore(backup)
+        table.append([{"id": 12}])  # record 5 behind a hole
+        other = place.open().table("d.t")
+        other.append([{"id": 2}])
+        other.append([{"id": 3}])
+        with pytest.raises(CorruptDataError, match=r"mixes two histories.*Stop all writers"):
+            other.append([{"id": 4}])
+        with pytest.raises(CorruptDataError, match="mixes two histories"):
+            place.open().table("d.t").to_arrow()
+
+    def test_what_a_position_is_to_a_log(self, place, table, clock):
+        marks = []
+        for number in range(60):
+            table.append([{"id": number}])
+            marks.append(table.state.anchors.newest)
+        log = place.open().table("d.t").log
+        assert {log.relation(mark) for mark in marks} == {Relation.SAME}, "records tell where anchors do not"
+        assert log.relation(HistoryMark(10, "other")) is Relation.OTHER
+        assert log.relation(HistoryMark(99, "other")) is Relation.OTHER, "the log never was that long"
+
+    def test_a_record_that_was_cleaned_away_cannot_tell(self, place, table, clock):
+        for number in range(60):
+            table.append([{"id": number}])
+        log = place.open().table("d.t").log
+        known = {mark.number for mark in log.refresh().anchors.marks}
+        number = next(n for n in range(2, 60) if n not in known)
+        place.storage.delete(commit_key(table.uuid, number))
+        assert log.relation(HistoryMark(number, "other")) is Relation.UNKNOWN
