@@ -87,6 +87,11 @@ class CommitLog:
         return self._state or self.refresh()
 
     @property
+    def known(self) -> TableState | None:
+        """The newest state known; None before storage was asked."""
+        return self._state
+
+    @property
     def floor_index(self) -> int:
         """Index of the newest floor that `check_floor` found; 0 for none."""
         return self._floor_index
