@@ -2,7 +2,7 @@
 
 Each step is a commit of its own and may be interrupted and repeated. The log is trimmed before it is merged, because a
 merged segment goes as a whole, when its newest row may go. The lake comes last: its files are compacted and its
-snapshots expired where the table's properties say so, and what no snapshot needs is deleted after the grace.
+snapshots expired unless the table's properties say no, and what no snapshot needs is deleted after the grace.
 """
 
 from __future__ import annotations

@@ -43,10 +43,12 @@ class TableProperties:
     buckets. Fixed at creation."""
     datalake_freshness_ms: int = 180_000
     """``table.datalake.freshness``: how far the lake may lie behind the log while the tiering service runs."""
-    datalake_auto_compaction: bool = False
-    """``table.datalake.auto-compaction``: whether tiering also merges small lake files."""
-    datalake_auto_expire_snapshot: bool = False
-    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots."""
+    datalake_auto_compaction: bool = True
+    """``table.datalake.auto-compaction``: whether tiering also merges small lake files. False by default where the lake
+    table was adopted, because it is not the table's alone."""
+    datalake_auto_expire_snapshot: bool = True
+    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. As with compaction,
+    false by default where the lake table was adopted."""
     log_ttl_ms: int = 7 * 86_400_000
     """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
     log_compression: Compression = "none"
@@ -152,6 +154,7 @@ def parse_properties(
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
     lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
+    is_ours = ADOPTED not in properties
     parsed = TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
@@ -161,12 +164,12 @@ def parse_properties(
         datalake_auto_compaction=_bool(
             properties,
             "table.datalake.auto-compaction",
-            default=default.datalake_auto_compaction,
+            default=default.datalake_auto_compaction and is_ours,
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
             "table.datalake.auto-expire-snapshot",
-            default=default.datalake_auto_expire_snapshot,
+            default=default.datalake_auto_expire_snapshot and is_ours,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
         log_compression=_COMPRESSIONS[codec],

@@ -445,8 +445,8 @@ class Table(AlterableTable):
         """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
 
         With a primary key the rows are published first where that is due, and only what they hold is trimmed. Lake
-        files are compacted and snapshots expired where ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
-        say so. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
+        files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
+        are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

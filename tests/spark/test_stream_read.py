@@ -108,13 +108,13 @@ def test_rate_limit_in_rows_is_fair_over_buckets(spark, wh, tables, checkpoint):
 def test_rate_limit_in_bytes(spark, wh, tables, checkpoint):
     source, target = tables
     for i in range(4):
-        source.append(rows(300, 300 * i))
+        source.append(rows(3000, 3000 * i))
     stored = sum(s["size_bytes"] for s in source.inspect.segments().to_pylist())
     query = copy(spark, wh, tables, checkpoint, maxBytesPerTrigger=str(stored // 3))
     counts = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
     assert 3 <= len(counts) <= 5
-    assert max(counts) <= 420
-    assert ids(target) == list(range(1200))
+    assert max(counts) <= 4200
+    assert ids(target) == list(range(12_000))
 
 
 @needs_limits

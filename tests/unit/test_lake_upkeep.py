@@ -170,7 +170,7 @@ def test_lakes_without_manifests_to_join_say_so(wh):
 
 def test_of_many_snapshots_those_older_than_an_hour_go(wh, clock, monkeypatch):
     monkeypatch.setattr(lake_upkeep, "SNAPSHOTS_KEPT_MAX", 12)
-    table = wh.create_table("t", "id BIGINT, text STRING", properties={"table.datalake.auto-expire-snapshot": "true"})
+    table = wh.create_table("t", "id BIGINT, text STRING", properties={"table.datalake.auto-compaction": "false"})
     rounds(table, range(15))
     assert table.maintain().lake.expired.snapshots == (), "none is an hour old"
     clock.advance(2 * HOUR_MS)

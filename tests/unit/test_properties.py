@@ -4,6 +4,7 @@ import pytest
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.properties import (
+    ADOPTED,
     TableProperties,
     altered_properties,
     check_partition_columns,
@@ -33,13 +34,27 @@ def test_defaults():
         datalake_enabled=True,
         datalake_format="iceberg",
         datalake_freshness_ms=180_000,
-        datalake_auto_compaction=False,
-        datalake_auto_expire_snapshot=False,
+        datalake_auto_compaction=True,
+        datalake_auto_expire_snapshot=True,
         log_ttl_ms=604_800_000,
         log_compression="none",
         statistics_columns=(),
         comment=None,
     )
+
+
+@pytest.mark.parametrize("name", ["auto-compaction", "auto-expire-snapshot"])
+def test_the_lake_is_maintained_unless_it_was_adopted(name):
+    """An adopted lake is not the table's alone: what its other readers see go is for its owner to say."""
+    attribute = "datalake_" + name.replace("-", "_")
+    for properties, expected in (
+        ({}, True),
+        ({ADOPTED: "empty"}, False),
+        ({ADOPTED: "123"}, False),
+        ({ADOPTED: "123", f"table.datalake.{name}": "true"}, True),
+        ({f"table.datalake.{name}": "false"}, False),
+    ):
+        assert getattr(parse_properties(properties, SCHEMA), attribute) is expected
 
 
 def test_every_property():
@@ -49,8 +64,8 @@ def test_every_property():
         "table.datalake.enabled": "false",
         "table.datalake.format": "ICEBERG",
         "table.datalake.freshness": "500ms",
-        "table.datalake.auto-compaction": "true",
-        "table.datalake.auto-expire-snapshot": "true",
+        "table.datalake.auto-compaction": "false",
+        "table.datalake.auto-expire-snapshot": "FALSE",
         "table.log.ttl": "0",
         "table.log.arrow.compression.type": "LZ4_FRAME",
         "table.statistics.columns": "name, id",
@@ -61,8 +76,8 @@ def test_every_property():
         bucket_key=("id",),
         datalake_enabled=False,
         datalake_freshness_ms=500,
-        datalake_auto_compaction=True,
-        datalake_auto_expire_snapshot=True,
+        datalake_auto_compaction=False,
+        datalake_auto_expire_snapshot=False,
         log_ttl_ms=0,
         log_compression="lz4",
         statistics_columns=("id", "name"),

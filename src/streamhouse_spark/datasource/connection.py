@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +21,17 @@ from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.log import names
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.renaming import is_named
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
 
-_TABLES_MAX = 64
+TABLES_KEPT = 64
+"""So many tables are kept at least, however large."""
+ENTRIES_KEPT_MAX = 200_000
+"""More of them are kept while their states have so many segments and other entries together, of about a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +64,7 @@ class Connection:
             except DifferentHistoryError as error:  # who holds a position looks at it by what is opened anew
                 logger.warning("opening the table again: %s", error)
         table = process.warehouse.table(str(path))
-        process.keep(table)
+        process.tables.keep(table)
         return table
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
@@ -69,8 +75,52 @@ class Connection:
             warehouse = process.warehouse
             log = CommitLog(warehouse.storage, uuid, warehouse.world)
             known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
-            process.keep(known)
+            process.tables.keep(known)
         return known
+
+
+class OpenTables:
+    """Tables that this process has open, by uuid, the least recently used first.
+
+    As many are kept as there are, up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found for as
+    long as somebody holds it, as a tiering service holds all of its tables: it never opens one a second time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Table] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, uuid: str) -> Table | None:
+        with self._lock:
+            if uuid in self._kept:
+                self._kept.move_to_end(uuid)
+            return self._alive.get(uuid)
+
+    def keep(self, table: Table) -> None:
+        with self._lock:
+            self._alive[table.uuid] = table
+            self._kept[table.uuid] = table
+            self._kept.move_to_end(table.uuid)
+            if len(self._kept) <= TABLES_KEPT:
+                return
+            entries = sum(_num_entries(kept.log.known) for kept in self._kept.values())
+            while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
+                _, left = self._kept.popitem(last=False)
+                entries -= _num_entries(left.log.known)
+
+
+def _num_entries(state: TableState | None) -> int:
+    if state is None:
+        return 1
+    of_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
+    return 1 + of_buckets + len(state.transactions) + len(state.condemned)
 
 
 class _Process:
@@ -78,12 +128,7 @@ class _Process:
 
     def __init__(self, connection: Connection) -> None:
         self.warehouse = Warehouse(connection.location, dict(connection.settings))
-        self.tables: OrderedDict[str, Table] = OrderedDict()
-
-    def keep(self, table: Table) -> None:
-        self.tables[table.uuid] = table
-        while len(self.tables) > _TABLES_MAX:
-            self.tables.popitem(last=False)
+        self.tables = OpenTables()
 
 
 @functools.lru_cache(maxsize=16)

@@ -24,17 +24,27 @@ def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, O
 def keyed_pieces(
     files: Iterable[ScanFile], tails: Sequence[LogSplit], bases: Iterable[LogSplit] = ()
 ) -> Iterator[Piece]:
-    """All rows, each once: of the files, of the snapshots by key, then of the changes.
+    """All rows, each once. Pieces of a bucket follow each other, because they need the same changes: its files, its
+    snapshot by key, then what the changes leave.
 
-    Files of buckets without changes are read as they are.
+    Files of buckets without changes are read as they are, and come first.
     """
     changed = {tail.bucket for tail in tails}
+    plain: list[Piece] = []
+    by_bucket: dict[int | None, list[Piece]] = {}
     for file in files:
         is_changed = bool(changed) if file.bucket is None else file.bucket in changed
         for split in file.splits():
-            yield KeyedPiece(file.bucket, split, split.size_bytes) if is_changed else LakePiece(split, file.bucket)
+            if is_changed:
+                by_bucket.setdefault(file.bucket, []).append(KeyedPiece(file.bucket, split, split.size_bytes))
+            else:
+                plain.append(LakePiece(split, file.bucket))
     for base in bases:
-        for part in cut_split(base, TARGET_BYTES_MAX):
-            yield KeyedPiece(part.bucket, None, part.size_bytes, part)
+        parts = cut_split(base, TARGET_BYTES_MAX)
+        by_bucket.setdefault(base.bucket, []).extend(KeyedPiece(p.bucket, None, p.size_bytes, p) for p in parts)
     for tail in tails:
-        yield KeyedPiece(tail.bucket, None, tail.size_bytes)
+        by_bucket.setdefault(tail.bucket, []).append(KeyedPiece(tail.bucket, None, tail.size_bytes))
+    yield from plain
+    yield from by_bucket.pop(None, ())
+    for _, pieces in sorted(by_bucket.items(), key=lambda item: item[0] or 0):
+        yield from pieces

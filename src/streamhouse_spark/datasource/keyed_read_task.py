@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from streamhouse_spark.datasource.kept_tails import kept_tails
 from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePiece, ReadPlan
 from streamhouse_spark.keys.tail import Tail
 from streamhouse_spark.lake.base import LakeSplit
@@ -48,7 +49,7 @@ def _lake_batches(table: Table, plan: ReadPlan, split: LakeSplit) -> Iterator[pa
 
 
 class _Tails:
-    """The changes of buckets, each read once a task while its pieces follow each other."""
+    """The changes of buckets, each read once while its pieces follow each other, and once for several tasks."""
 
     def __init__(self, table: Table, keyed: KeyedColumns, places: Sequence[int]) -> None:
         self._table = table
@@ -59,5 +60,14 @@ class _Tails:
     def of(self, bucket: int | None) -> Tail:
         if self._last is None or self._last[0] != bucket:
             splits: list[LogSplit] = [t for t in self._keyed.tails if bucket is None or t.bucket == bucket]
-            self._last = (bucket, read_tail(self._table, splits, self._keyed.schema, self._places))
+            self._last = (bucket, self._collapsed(splits))
         return self._last[1]
+
+    def _collapsed(self, splits: Sequence[LogSplit]) -> Tail:
+        table, schema = self._table, self._keyed.schema
+        ranges = tuple((split.table_uuid, split.bucket, split.offsets) for split in splits)
+        columns = tuple((column.id, column.name, str(column.type)) for column in schema.columns)
+        return kept_tails.get(
+            (table.storage.url, ranges, columns, tuple(self._places)),
+            lambda: read_tail(table, splits, schema, self._places),
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -87,6 +87,11 @@ class KeyedPiece:
     lake: LakeSplit | None
     size_bytes: int
     base: LogSplit | None = None
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether it is what the changes leave, not older rows that they are laid over."""
+        return self.lake is None and self.base is None
 
     def to_json(self) -> dict[str, Any]:
         lake = self.lake.to_json() if self.lake else None
@@ -247,7 +252,7 @@ class TablePartition(InputPartition):
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
     """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
     target_bytes = partition_bytes(plan.pieces, parallelism or os.cpu_count() or 1)
-    groups = packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes)
+    groups = joined_by_changes(packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes), lambda piece: piece)
     return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
 
 
@@ -286,6 +291,42 @@ def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
         groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)
         before_bytes += size_bytes
     return groups.values()
+
+
+def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
+    """Groups of neighbours. What lies on both sides of a border goes to one side, where a side has fewer bytes of a
+    bucket than the bucket's changes, which each side would work out.
+
+    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    """
+    groups = [list(group) for group in groups]
+    changes: dict[int | None, int] = {}
+    for one in (one for group in groups for one in group):
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece) and piece.is_of_changes:
+            changes[piece.bucket] = changes.get(piece.bucket, 0) + one.size_bytes
+    changes[None] = sum(changes.values())
+    joined: list[list[S]] = groups[:1]
+    for group in groups[1:]:
+        held, here = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
+        moving = {b for b in held.keys() & here.keys() if min(held[b], here[b]) < changes.get(b, 0)}
+        rest: list[S] = []
+        for one in group:
+            piece = piece_of(one)
+            (joined[-1] if isinstance(piece, KeyedPiece) and piece.bucket in moving else rest).append(one)
+        if rest:
+            joined.append(rest)
+    return joined
+
+
+def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
+    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
+    found: dict[int | None, int] = {}
+    for one in group:
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece):
+            found[piece.bucket] = found.get(piece.bucket, 0) + (0 if piece.is_of_changes else one.size_bytes)
+    return found
 
 
 def lake_ranges(bucket: int, offsets: OffsetRange, row_bytes: int) -> list[Piece]:

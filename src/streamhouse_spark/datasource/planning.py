@@ -165,7 +165,7 @@ def _trimmed_pieces(
 
 
 def row_bytes(state: TableState, bucket: int) -> int:
-    """About how many stored bytes a row of the bucket has."""
+    """About how many bytes a row of the bucket takes in memory."""
     segments = state.buckets[bucket].segments[-8:]
     rows = sum(s.num_rows for s in segments)
-    return max(1, sum(s.size_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN
+    return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN

@@ -1,7 +1,7 @@
 """When the tiering service maintains a table: counted in its rounds, and in time.
 
 Small files are made by rounds, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots
-after every `ROUNDS_TO_EXPIRE`, where the table's properties ask for it. Everything else, the log included, is done
+after every `ROUNDS_TO_EXPIRE`, unless the table's properties say no. Everything else, the log included, is done
 every ten minutes, and looking for orphans, which reads the metadata of all snapshots, once an hour. All of it runs in
 this process, and a table without new rows costs nothing but the look at its log every ten minutes.
 """

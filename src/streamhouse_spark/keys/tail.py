@@ -30,6 +30,10 @@ class Tail:
     rows: pa.Table
     """The rows that it leaves there, without the change column."""
 
+    @property
+    def size_bytes(self) -> int:
+        return self.keys.size_bytes + int(self.rows.nbytes)
+
     @classmethod
     def of(
         cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int], *, sort: bool = False
@@ -65,6 +69,10 @@ class KeySet:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
 
     def reaches(self, low: bytes, high: bytes) -> bool:
         """Whether a key lies between two beginnings of keys, those that begin with ``high`` included."""

@@ -51,7 +51,7 @@ SMALL_FILES_MAX = 50
 """So many small files are joined even where the bucket and partition is large beside them."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Files of other engines are sorted in memory: where a bucket and partition has more of them, they are no reason."""
+"""Files of other engines are sorted first: where a bucket and partition has more of them, they are no reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +18,14 @@ from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS, read_row_groups, sorted_by
+from streamhouse_spark.lake.sorted_runs import sorted_runs
 
 
 class MergedRows:
     """The live rows of some files. Of rows with the same key, which only other engines write, the newest file's wins.
 
-    Memory is bounded by a row group of each file that is sorted by the key, as ours are, and by the whole of others.
+    Memory is bounded by a row group of each file that is sorted by the key, as ours are. Others are sorted first, part
+    by part (`streamhouse_spark.lake.sorted_runs`), on this host's disk where they are large.
     """
 
     def __init__(
@@ -43,22 +47,25 @@ class MergedRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises `CorruptDataError` where a file is not in the order that it claims."""
-        cursors = [KeyCursor(self._in_order(file), self._key_places, file.location) for file in self._oldest_first]
-        while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
-            bound = min(cursor.last_key for cursor in cursors)
-            parts = [cursor.take(bound) for cursor in cursors]
-            rows = self._united([part for part in parts if part.num_rows])
-            self.num_given += rows.num_rows
-            yield rows
+        with TemporaryDirectory(prefix="streamhouse-merge-") as folder:
+            cursors = [
+                KeyCursor(run, self._key_places, file.location)
+                for file in self._oldest_first
+                for run in self._in_order(file, Path(folder))
+            ]
+            while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
+                bound = min(cursor.last_key for cursor in cursors)
+                parts = [cursor.take(bound) for cursor in cursors]
+                rows = self._united([part for part in parts if part.num_rows])
+                self.num_given += rows.num_rows
+                yield rows
 
-    def _in_order(self, file: LiveFile) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
+        """The rows in sequences whose keys ascend; of a key that two of them have, the later one has the newer row."""
         found = self._counted(read_row_groups(self._files, file, self._projection))
         if sorted_by(self._files, file.location) == self._order:
-            yield from found
-            return
-        rows = self._united(list(found))
-        for start in range(0, rows.num_rows, BATCH_ROWS):
-            yield rows.slice(start, BATCH_ROWS)
+            return [found]
+        return sorted_runs(found, self._united, folder, BATCH_ROWS)
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -14,7 +14,7 @@ from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
-"""Hot bytes of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
+"""Bytes in memory of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
 KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
 """The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
 
@@ -111,9 +111,9 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -
     for segment in log.segments:
         if segment.end_offset <= lake_offset:
             continue
-        if end >= target or (num_bytes and num_bytes + segment.size_bytes > bytes_max):
+        if end >= target or (num_bytes and num_bytes + segment.memory_bytes > bytes_max):
             break
-        num_bytes += segment.size_bytes
+        num_bytes += segment.memory_bytes
         end = min(segment.end_offset, target)
     return OffsetRange(lake_offset, max(end, lake_offset))
 
@@ -123,7 +123,7 @@ def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
     first = next((s for s in log.segments if s.end_offset > offsets.start), None)
     if first is None:
         return offsets
-    num_rows = max(1, bytes_max * first.num_rows // max(first.size_bytes, 1))
+    num_rows = max(1, bytes_max * first.num_rows // max(first.memory_bytes, 1))
     if num_rows >= first.end_offset - offsets.start:
         return offsets
     return OffsetRange(offsets.start, min(offsets.end, offsets.start + num_rows))

@@ -106,6 +106,11 @@ class CommitLog:
         return self._severed is not None
 
     @property
+    def known(self) -> TableState | None:
+        """The newest state known; None before storage was asked."""
+        return self._state
+
+    @property
     def floor_index(self) -> int:
         """Index of the newest floor that `check_floor` found; 0 for none."""
         return self._floor_index

@@ -7,9 +7,10 @@ leaves orphans; a lost race over the inputs drops the work, not the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,10 +19,16 @@ from streamhouse_spark.log.actions import Action, Replace
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
-from streamhouse_spark.log.segment_writer import BATCH_ROWS_MAX, SegmentShape, write_batches
+from streamhouse_spark.log.segment_writer import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    SegmentShape,
+    one_batch,
+    write_batches,
+)
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.statistics import collect_partitions, collect_stats
+from streamhouse_spark.log.statistics import collect_partitions, collect_stats, united_partitions, united_stats
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Storage
 
@@ -127,18 +134,19 @@ def _still_live(state: TableState, run: MergeRun) -> bool:
 def _merged(
     state: TableState, storage: Storage, records: InlineRecords, uuid: str, run: MergeRun, shape: SegmentShape
 ) -> Segment:
+    """One segment of the run's rows, read and written batch by batch: however large it is, few batches are held."""
     schema_id = run.segments[0].schema_id
     schema = state.written_schema(schema_id).arrow
-    tables = []
-    times: list[tuple[int, int]] = []
-    for segment in run.segments:
-        found = read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
-        tables.append(pa.Table.from_batches([b.batch for b in found], schema))
-        times.extend(_time_runs(segment, run.start))
-    rows = pa.concat_tables(tables).combine_chunks()
+    rows = _Rows(shape.of_schema(schema_id, state.schemas).stats_columns, shape.partition_by)
+    found = (
+        part.batch
+        for segment in run.segments
+        for part in read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
+    )
+    times = _distinct_times([at for segment in run.segments for at in _time_runs(segment, run.start)])
+    memory_bytes = sum(segment.memory_bytes for segment in run.segments)
     key = segment_key(state.table_uuid, uuid)
-    batches = rows.to_batches(max_chunksize=BATCH_ROWS_MAX)
-    size_bytes, index = write_batches(storage, key, schema, batches, rows.nbytes, shape.codec, _distinct_times(times))
+    size_bytes, index = write_batches(storage, key, schema, rows.seen(_joined(found)), memory_bytes, shape.codec, times)
     return replace(
         run.segments[0],
         num_rows=rows.num_rows,
@@ -149,10 +157,46 @@ def _merged(
         uuid=uuid,
         inline=None,
         compressed=shape.codec != "none",
-        stats=collect_stats(rows, shape.of_schema(schema_id, state.schemas).stats_columns),
-        partitions=collect_partitions(rows, shape.partition_by),
+        unpacked_bytes=rows.num_bytes if shape.codec != "none" else None,
+        stats=united_stats(rows.stats, schema),
+        partitions=united_partitions(rows.partitions),
         index_bytes=index.to_bytes(),
     )
+
+
+class _Rows:
+    """What is told of rows that pass by."""
+
+    def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
+        self._stats_columns = stats_columns
+        self._partition_by = partition_by
+        self.num_rows = 0
+        self.num_bytes = 0
+        self.stats: list[dict[str, list[Any]]] = []
+        self.partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+
+    def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.num_rows += batch.num_rows
+            self.num_bytes += batch.nbytes
+            self.stats.append(collect_stats(batch, self._stats_columns))
+            self.partitions.append(collect_partitions(batch, self._partition_by))
+            yield batch
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes as it is."""
+    waiting: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        if waiting and (num_rows + batch.num_rows > BATCH_ROWS_MAX or num_bytes + batch.nbytes > BATCH_BYTES_MAX):
+            yield one_batch(pa.Table.from_batches(waiting))
+            waiting, num_rows, num_bytes = [], 0, 0
+        waiting.append(batch)
+        num_rows += batch.num_rows
+        num_bytes += batch.nbytes
+    if waiting:
+        yield one_batch(pa.Table.from_batches(waiting))
 
 
 def _time_runs(segment: Segment, start: int) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ class LogSplit:
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes of segments the split covers."""
+        """About how many bytes of rows, as they are in memory, the split covers."""
         return sum(_covered_bytes(s, self.offsets) for s in self.segments)
 
     @property
@@ -135,7 +135,7 @@ def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Ite
     if size_bytes <= target_bytes or not segment.index_bytes:
         yield inside.end, size_bytes
         return
-    per_row_bytes = segment.size_bytes / segment.num_rows
+    per_row_bytes = segment.memory_bytes / segment.num_rows
     previous = inside.start
     for row_end in segment.index.batch_row_starts[1:]:
         cut = min(segment.base_offset + int(row_end), inside.end)
@@ -150,7 +150,7 @@ def _sub_split(split: LogSplit, offsets: OffsetRange) -> LogSplit:
 
 
 def _covered_bytes(segment: Segment, offsets: OffsetRange) -> int:
-    return segment.size_bytes * len(segment.offsets.intersect(offsets)) // segment.num_rows
+    return segment.memory_bytes * len(segment.offsets.intersect(offsets)) // segment.num_rows
 
 
 def read_split(

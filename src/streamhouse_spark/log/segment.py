@@ -15,6 +15,9 @@ from streamhouse_spark.model import OffsetRange
 
 BLOCK_BYTES_MIN = 1 << 16
 BLOCKS_MAX = 4096
+UNPACKED_FACTOR = 8
+UNPACKED_ROW_BYTES = 64
+"""What a compressed segment that does not say it is taken for: so many times its size, or so many bytes a row."""
 Stats = Mapping[str, list[Any]]
 """Column → ``[min, max, null count]`` in JSON form; columns without statistics are absent."""
 
@@ -101,6 +104,20 @@ class Segment:
     partitions: tuple[tuple[Any, ...], ...] | None = None
     """The distinct partition values of its rows in JSON form, where they are few."""
     index_bytes: bytes = b""
+    unpacked_bytes: int | None = None
+    """What its rows take in memory, where it is compressed; None also where an older version wrote it."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what its rows take in memory: what everything goes by that holds rows, because packed they say little.
+
+        Of a compressed segment that does not say it a guess, by its size and its rows.
+        """
+        if not self.compressed:
+            return self.size_bytes
+        if self.unpacked_bytes is not None:
+            return self.unpacked_bytes
+        return max(UNPACKED_FACTOR * self.size_bytes, UNPACKED_ROW_BYTES * self.num_rows)
 
     @property
     def end_offset(self) -> int:
@@ -150,6 +167,8 @@ class Segment:
             out["inline"] = list(self.inline)
         if self.compressed:
             out["compressed"] = True
+        if self.unpacked_bytes is not None:
+            out["unpacked"] = self.unpacked_bytes
         if self.stats:
             out["stats"] = dict(self.stats)
         if self.partitions is not None:
@@ -172,6 +191,7 @@ class Segment:
             uuid=data.get("segment"),
             inline=(inline[0], inline[1]) if inline is not None else None,
             compressed=data.get("compressed", False),
+            unpacked_bytes=data.get("unpacked"),
             stats=data.get("stats"),
             partitions=tuple(tuple(p) for p in partitions) if partitions is not None else None,
             index_bytes=index_bytes,

@@ -75,6 +75,7 @@ def stage_object(
         described,
         uuid=segment_uuid,
         compressed=shape.codec != "none",
+        unpacked_bytes=rows.nbytes if shape.codec != "none" else None,
         stats=collect_stats(rows, shape.stats_columns),
         index_bytes=index.to_bytes(),
     )

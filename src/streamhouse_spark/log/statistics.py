@@ -29,6 +29,19 @@ def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> di
     return out
 
 
+def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
+    """The statistics of rows that were looked at part by part; none of a column that lacks them in some part."""
+    out = {}
+    for name in parts[0] if parts else ():
+        found = [part[name] for part in parts if name in part]
+        if len(found) == len(parts):
+            order = decimal.Decimal if pa.types.is_decimal(schema.field(name).type) else None
+            lows, highs = ([bounds[i] for bounds in found if bounds[i] is not None] for i in (0, 1))
+            low, high = min(lows, key=order, default=None), max(highs, key=order, default=None)
+            out[name] = [low, high, sum(bounds[2] for bounds in found)]
+    return out
+
+
 def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None
@@ -64,6 +77,16 @@ def collect_partitions(
         return None
     columns = [[value_to_json(v) for v in _comparable(distinct.column(name)).to_pylist()] for name in partition_by]
     return tuple(zip(*columns, strict=True))
+
+
+def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
+    """What `collect_partitions` says of rows that were looked at part by part."""
+    found: dict[tuple[Any, ...], None] = {}
+    for part in parts:
+        if part is None:
+            return None
+        found.update(dict.fromkeys(part))
+    return tuple(found) if len(found) <= PARTITIONS_MAX else None
 
 
 def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Expression) -> bool:

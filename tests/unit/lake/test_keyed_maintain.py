@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ValidationException
@@ -13,7 +14,7 @@ from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake import iceberg_compact_keyed as compaction
-from streamhouse_spark.lake import key_merge
+from streamhouse_spark.lake import key_merge, sorted_runs
 from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY
@@ -171,6 +172,37 @@ def test_large_files_of_another_engine_wait(items, monkeypatch):
     foreign_append(items, [(3, "theirs", 0)])
     monkeypatch.setattr(compaction, "FOREIGN_BYTES_MAX", 10)
     assert items.lake().compact() == compaction.CompactReport()
+
+
+def test_files_of_another_engine_are_sorted_part_by_part(items, monkeypatch):
+    """Of rows of a key the last of the file counts, whichever parts they are in."""
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES_MAX", 1)
+    monkeypatch.setattr("streamhouse_spark.lake.parquet_read.BATCH_ROWS", 7)
+    monkeypatch.setattr(key_merge, "BATCH_ROWS", 3)
+    theirs = [((i * 37) % 50, f"theirs {i}", i) for i in range(120)]
+    foreign_append(items, theirs)
+    report = items.lake().compact()
+    assert report.rows == 50
+    items.rows |= {(row[0],): row for row in theirs}
+    agree(items)
+
+
+def test_what_is_sorted_at_once_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES_MAX", 8 << 20)
+    lengths: list[int] = []
+
+    def sort(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+        lengths.append(sum(part.nbytes for part in parts))
+        return pa.concat_batches(parts)
+
+    batches = (pa.record_batch({"n": np.full(1 << 17, i)}) for i in range(64))
+    runs = sorted_runs.sorted_runs(batches, sort, tmp_path, 1 << 16)
+    assert (len(runs), max(lengths)) == (8, 8 << 20)
+    assert len(list(tmp_path.iterdir())) == 8
+    assert [set(batch["n"].to_pylist()) for run in runs for batch in run] == [{i} for i in range(64) for _ in range(2)]
+    alone = sorted_runs.sorted_runs([pa.record_batch({"n": [1]})], sort, tmp_path, 10)
+    assert len(list(tmp_path.iterdir())) == 8, "few rows go through no file"
+    assert [batch.num_rows for run in alone for batch in run] == [1]
 
 
 def test_all_rows_deleted_leaves_no_files(items):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.datasource.catalog.units import HotUnit, NativeUnit
-from streamhouse_spark.datasource.pieces import TARGET_BYTES_MAX, packed
+from streamhouse_spark.datasource.pieces import TARGET_BYTES_MAX, joined_by_changes, packed
 
 BUCKET_SPREAD_MAX = 4
 """How many cores may have nothing to do for each bucket, when a group a bucket is to be had instead."""
@@ -36,7 +36,7 @@ def can_be_keyed(native: Sequence[NativeUnit], hot: Sequence[HotUnit], *, num_bu
 def pack(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int) -> Groups:
     """Groups of about equal size, of neighbours."""
     native_groups = tuple(tuple(group) for group in packed(native, target_bytes)) if native else ()
-    hot_groups = tuple(tuple(group) for group in packed(hot, target_bytes)) if hot else ()
+    hot_groups = tuple(tuple(group) for group in _packed_hot(hot, target_bytes))
     return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
 
 
@@ -53,10 +53,14 @@ def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_
         for files_together in packed(files, target_bytes) if files else empty:
             native_groups.append(tuple(files_together))
             native_buckets.append(bucket)
-        for pieces_together in packed(pieces, target_bytes) if pieces else ():
+        for pieces_together in _packed_hot(pieces, target_bytes):
             hot_groups.append(tuple(pieces_together))
             hot_buckets.append(bucket)
     return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
+
+
+def _packed_hot(hot: Sequence[HotUnit], target_bytes: int) -> list[list[HotUnit]]:
+    return joined_by_changes(packed(hot, target_bytes), lambda unit: unit.piece) if hot else []
 
 
 def within_limit(
