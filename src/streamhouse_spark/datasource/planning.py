@@ -22,6 +22,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG
@@ -82,7 +83,7 @@ def plan_lake(
     state = table.refresh()
     projection = Projection.of(state.schema, columns, None)
     plan: LakePlan | None = table.lake.plan(
-        projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms
+        state, projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms
     )
     schema = state.schema.select(columns)
     if plan is None:
@@ -90,8 +91,7 @@ def plan_lake(
     return ReadPlan(table.name, table.uuid, schema, tuple(LakePiece(s) for s in plan.splits), plan.projection)
 
 
-def plan_view(table: Table, suffix: str) -> ReadPlan:
-    state = table.state
+def plan_view(table: Table, state: TableState, suffix: str) -> ReadPlan:
     pieces = binlog_pieces(state) if suffix == BINLOG else (ViewPiece(suffix),)
     return ReadPlan(table.name, table.uuid, state.schema, pieces)
 
@@ -107,18 +107,17 @@ def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
 
 def plan_ranges(
     table: Table,
+    state: TableState,
     ranges: Mapping[int, OffsetRange],
     columns: Sequence[str],
     *,
     fail_on_data_loss: bool,
-    state: TableState | None = None,
 ) -> ReadPlan:
-    """Offset ranges, from the hot log and below its start from the lake; of the newest known state by default.
+    """Offset ranges of a state, from the hot log and below its start from the lake.
 
     Raises `OffsetsTrimmedError` where neither has them, or a truncation took them away; with ``fail_on_data_loss``
     False they are left out, with a warning.
     """
-    state = state or table.state
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     pieces: list[Piece] = []
     for bucket, asked in ranges.items():
@@ -126,7 +125,7 @@ def plan_ranges(
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            pieces.extend(_trimmed_pieces(table, state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+            pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
         if offsets.end > start:
             pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
     return ReadPlan(table.name, table.uuid, schema, tuple(pieces))
@@ -144,10 +143,9 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
     return OffsetRange(max(wanted.start, first), max(wanted.end, first))
 
 
-def _trimmed_pieces(
-    table: Table, state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool
-) -> Iterator[Piece]:
-    in_lake = table.properties.datalake_enabled and not state.primary_key  # of which the lake has no changes
+def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
+    has_lake = parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled
+    in_lake = has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
     if held != wanted:
