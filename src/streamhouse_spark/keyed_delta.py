@@ -90,8 +90,8 @@ class DeltaPlan:
     target_of_right: Mapping[str, str]
     """Key column of the right table → that of the target."""
     target_key: tuple[str, ...]
-    columns: tuple[tuple[Column, Joined | None], ...]
-    """Each column of the target and where it comes from; None for null."""
+    columns: tuple[tuple[Column, Joined], ...]
+    """Each column of the target and where it comes from."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,7 +102,7 @@ class DeltaPlan:
     def columns_of(self, side: SideName) -> list[str]:
         """The columns that are looked up of one side."""
         key = self.left_key if side == "left" else self.right_key
-        wanted = (source.source for _, source in self.columns if source is not None and source.side == side)
+        wanted = (source.source for _, source in self.columns if source.side == side)
         return list(dict.fromkeys([*key, *wanted]))
 
     # -- what changes do ------------------------------------------------------------------------------------------
@@ -150,10 +150,7 @@ class DeltaPlan:
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """The columns of the target, given the rows of both sides beside each other."""
         rows = {"left": left, "right": right}
-        arrays = [
-            pa.nulls(left.num_rows, column.type) if source is None else rows[source.side].column(source.source)
-            for column, source in self.columns
-        ]
+        arrays = [rows[source.side].column(source.source) for _, source in self.columns]
         return pa.Table.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
@@ -297,7 +294,7 @@ def _require_target(target: TableState, join: Join) -> None:
         )
 
 
-def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[str, list[Joined]]) -> Joined | None:
+def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[str, list[Joined]]) -> Joined:
     """Where a column of the target comes from. Raises `InvalidOptionError`, `SchemaMismatchError`."""
     found = wanted.get(column.name.casefold(), [])
     if len(found) > 1:
@@ -311,9 +308,10 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
                 f"column '{column.name}' of {target.name} is none of the join, which has "
                 f"{', '.join(c.name for c in join.columns)}"
             )
-        if not column.nullable:
-            raise SchemaMismatchError(f"column '{column.name}' of {target.name} is NOT NULL and not among columns=")
-        return None
+        raise SchemaMismatchError(
+            f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each of its "
+            "upserts would make the column null; name it in columns=, or use a table without it"
+        )
     if not found[0].type.equals(column.type):
         raise SchemaMismatchError(
             f"column '{column.name}' of {target.name} is {type_name(column.type)}, in the join it is "

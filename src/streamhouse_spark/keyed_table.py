@@ -105,8 +105,8 @@ class KeyedShape:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Rows of all columns by bucket and key; ``deleted`` says which of them delete theirs."""
-        columns = [_one_chunk(column, self.name) for column in rows.columns]
+        """Rows of all columns, in any order, by bucket and key; ``deleted`` says which of them delete theirs."""
+        columns = self._columns(rows)
         found = {}
         for bucket, places in self.buckets(columns):
             taken = columns if places is None else [column.take(pa.array(places)) for column in columns]
@@ -116,7 +116,10 @@ class KeyedShape:
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
         """As `batches`, of rows that are known to be of one bucket."""
-        return self._batch([_one_chunk(column, self.name) for column in rows.columns], deleted)
+        return self._batch(self._columns(rows), deleted)
+
+    def _columns(self, rows: pa.Table) -> list[pa.Array]:
+        return [_one_chunk(rows.column(name), self.name) for name in self.schema.names]
 
     def _batch(self, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
         if self.lake_format == "paimon":
@@ -377,10 +380,13 @@ def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
 
 
 def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
-    """All columns of the schema, null where the rows do not have them; what a deletion or a partial update lacks."""
+    """All columns of the schema, null where the rows do not have them; what a deletion or a partial update lacks.
+
+    They come by name: those of a key may stand in another order than in the table.
+    """
     schema = schema if with_defaults else without_defaults(schema)
     given = set(rows.schema.names)
-    if len(given) == len(schema.names):
+    if tuple(rows.schema.names) == schema.names:
         return rows
     arrays = [
         rows.column(c.name) if c.name in given else pa.chunked_array([default_values(c, rows.num_rows)])

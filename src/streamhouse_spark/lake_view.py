@@ -76,25 +76,31 @@ class LakeView:
 
         ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
         """
-        projection = Projection.of(self._table.refresh().schema, columns, parse_filter(filter))
-        plan = self.plan(projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms)
+        state = self._table.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter))
+        plan = self.plan(state, projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms)
         if plan is None:
             return projection.empty()
         return projection.finish(self._lake.to_arrow(plan, filter=projection.filter))
 
     def plan(
-        self, projection: Projection, *, as_of_snapshot: int | None = None, as_of_timestamp_ms: int | None = None
+        self,
+        state: TableState,
+        projection: Projection,
+        *,
+        as_of_snapshot: int | None = None,
+        as_of_timestamp_ms: int | None = None,
     ) -> LakePlan | None:
-        """What a read has to do; None where there is no lake table yet."""
+        """What a read has to do, by the columns of the state that the projection is of; None without a lake table."""
         if as_of_timestamp_ms is not None:
             as_of_snapshot = self._lake.snapshot_as_of(as_of_timestamp_ms).id
         elif as_of_snapshot is None and not self._lake.exists():
             return None
-        return self._lake.with_state(self._table.state).plan_read(
+        return self._lake.with_state(state).plan_read(
             snapshot_id=as_of_snapshot,
             columns=projection.read_columns,
             predicates=projection.predicates,
-            schema=self._table.state.schema,
+            schema=state.schema,
         )
 
     def _current(self) -> LakeTable:

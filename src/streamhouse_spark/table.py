@@ -423,7 +423,7 @@ class Table(AlterableTable):
     @property
     def has_lake(self) -> bool:
         """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
-        return self.properties.datalake_enabled or self.state.recorded_lake is not None
+        return self.state.has_lake
 
     def open_lake(self) -> LakeTable:
         """The lake side of this table. Raises `InvalidOptionError` where it has none, `MissingExtraError`."""

@@ -1,5 +1,7 @@
 """The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one.
 
+A read follows the state of its pin alone; the table's own moves on under it, with each read and write of the process.
+
 Rows of a log table are those of both. Of a table with a primary key the log holds changes, and what they make of their
 keys is laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's
 rows pass by in batches.
@@ -16,7 +18,7 @@ import pyarrow as pa
 from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.tail import KeySet, Tail
-from streamhouse_spark.lake.base import LakeSplit
+from streamhouse_spark.lake.base import LakePlan, LakeSplit
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
@@ -38,15 +40,23 @@ def read_newest(table: Table, pin: Pin, projection: Projection) -> pa.Table:
 
     Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
     """
-    begun = pin.state.schema
     for _ in range(REPINS_MAX):
         try:
             return read_pin(table, pin, projection)
         except SnapshotExpiredError:
-            pin = table.repinned()
-            names = begun.names if projection.read_columns is None else projection.read_columns
-            require_same_columns(begun, pin.state.schema, names, f"a read of {pin.state.name}", "read it again")
+            pin = repinned_for(table, pin, projection)
     return read_pin(table, pin, projection)
+
+
+def repinned_for(table: Table, pin: Pin, projection: Projection) -> Pin:
+    """A pin that takes the place of one that can no longer be read, for a read that began by that one's columns.
+
+    Raises `SchemaMismatchError` where columns of the projection are no longer those.
+    """
+    begun, found = pin.state.schema, table.repinned()
+    names = begun.names if projection.read_columns is None else projection.read_columns
+    require_same_columns(begun, found.state.schema, names, f"a read of {found.state.name}", "read it again")
+    return found
 
 
 def repinned(table: Table) -> Pin:
@@ -59,7 +69,7 @@ def repinned(table: Table) -> Pin:
 
 def _pinned_to_lake(table: Table) -> Pin:
     state = table.refresh()
-    if not table.has_lake:
+    if not state.has_lake:
         return pin_newest(state)
     newest = table.open_lake().newest()
     if newest is None:
@@ -73,7 +83,8 @@ def read_pin(table: Table, pin: Pin, projection: Projection) -> pa.Table:
         return projection.joined(list(read_keyed(table, pin, projection)))
     parts = []
     if pin.lake is not None:
-        parts.append(_read_lake(table, pin.lake, projection))
+        plan = planned_lake(table, pin, projection)
+        parts.append(projection.finish(table.open_lake().to_arrow(plan, filter=projection.filter)))
     parts.extend(table.read_hot(pin, projection))
     return projection.joined(parts)
 
@@ -81,16 +92,20 @@ def read_pin(table: Table, pin: Pin, projection: Projection) -> pa.Table:
 # -- log tables -------------------------------------------------------------------------------------------------------
 
 
-def _read_lake(table: Table, pair: LakePair, projection: Projection) -> pa.Table:
-    lake = table.open_lake()
-    plan = lake.plan_read(
-        snapshot_id=pair.snapshot_id,
-        columns=projection.read_columns,
+def planned_lake(table: Table, pin: Pin, projection: Projection, columns: Sequence[str] | None = None) -> LakePlan:
+    """A read of the pin's lake snapshot by the columns that the pin has; by default those that the projection reads.
+
+    Raises `SnapshotExpiredError` where the snapshot is gone, or is not the one that was recorded.
+    """
+    assert pin.lake is not None
+    plan = table.open_lake().plan_read(
+        snapshot_id=pin.lake.snapshot_id,
+        columns=projection.read_columns if columns is None else columns,
         predicates=projection.predicates,
-        schema=table.state.schema,
+        schema=pin.state.schema,
     )
-    require_recorded(table.state, pair, plan.snapshot)
-    return projection.finish(lake.to_arrow(plan, filter=projection.filter))
+    require_recorded(pin.state, pin.lake, plan.snapshot)
+    return plan
 
 
 def read_hot(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
@@ -158,15 +173,9 @@ def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, pla
 def _older_rows(
     table: Table, pin: Pin, projection: Projection, wanted: TableSchema, tails: Mapping[int, Tail]
 ) -> Iterator[pa.Table]:
-    assert pin.lake is not None
     lake = table.open_lake()
     # A file without a row that the filter wants may be left out: newer rows of its keys are in the tail.
-    plan = lake.plan_read(
-        snapshot_id=pin.lake.snapshot_id,
-        columns=wanted.names,
-        predicates=projection.predicates,
-        schema=pin.state.schema,
-    )
+    plan = planned_lake(table, pin, projection, wanted.names)
     places = key_places(pin.state, wanted)
 
     def read(split: LakeSplit) -> pa.Table:

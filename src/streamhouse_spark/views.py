@@ -110,8 +110,10 @@ class _ChangelogView:
         return with_fields(CHANGELOG_FIELDS, self._table.schema)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        batches = list(changelog_batches(self._table))
-        return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
+        state = self._table.refresh()
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+        batches = list(changelog_batches(self._table, state))
+        return _narrowed(pa.Table.from_batches(batches, schema), columns, filter)
 
 
 class _BinlogView:
@@ -125,19 +127,20 @@ class _BinlogView:
         return binlog_schema(self._table.schema)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        batches = list(binlog_batches(changelog_batches(self._table), self._table.schema))
-        return _narrowed(pa.Table.from_batches(batches, self.schema), columns, filter)
+        state = self._table.refresh()
+        schema = state.schema.arrow
+        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
+        return _narrowed(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
 
 
-def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
-    """Every change of the table, each bucket in offset order. Log tables only insert.
+def changelog_batches(table: Table, state: TableState) -> Iterator[pa.RecordBatch]:
+    """Every change that a state of the table has, by its columns, each bucket in offset order. Log tables only insert.
 
     Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
     What was trimmed from the hot log of another is read from the lake, which keeps no commit times: they are null. A
     table that was never tiered has lost what was trimmed, so its changelog begins where the log does. Raises
     `OffsetsTrimmedError` where the lake holds trimmed rows no longer, before the first row of that bucket.
     """
-    state = table.refresh()
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
         if log.start > first and state.lake is not None and not state.primary_key:
@@ -148,12 +151,13 @@ def changelog_batches(table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: OffsetRange) -> Iterator[pa.RecordBatch]:
-    if not table.has_lake or state.lake_offset(bucket) < trimmed.end:
+    if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
             "in the lake; table.tail(start='earliest') reads what the log holds",
         )
-    for base_offset, batch in table.open_lake().read_offsets(bucket, trimmed, columns=state.schema.names):
+    lake = table.open_lake().with_schema(state.schema)
+    for base_offset, batch in lake.read_offsets(bucket, trimmed, columns=state.schema.names):
         yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
 
 

@@ -100,7 +100,7 @@ def test_streams_from_the_beginning_begin_with_the_adopted_rows(table):
     options = StreamReadOptions(read_change_feed=True)
     assert begins_with_rows(state, options)
     begin = initial_offset(state, options)
-    files = start_files(table, begin)
+    files = start_files(table, table.state, begin)
     assert sum(file.segments[0].num_rows for file in files) == 8
     assert set(begin.offsets.values()) == {1}
 

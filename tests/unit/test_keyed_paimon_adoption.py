@@ -153,7 +153,7 @@ def test_streams_from_the_beginning_begin_with_the_adopted_rows(table):
     options = StreamReadOptions(read_change_feed=True)
     assert begins_with_rows(state, options)
     begin = initial_offset(state, options)
-    files = start_files(table, begin)
+    files = start_files(table, table.state, begin)
     assert sum(segment.num_rows for file in files for segment in file.segments) == 8
     assert {begin.offsets[bucket] for bucket, *_ in sequences(table)} == {1}
 

@@ -11,11 +11,12 @@ from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.scan import plan_range, read_split
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.pin import Pin, pin_newest, require_recorded
+from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.table import Table
-from streamhouse_spark.union_read import read_keyed
+from streamhouse_spark.union_read import planned_lake, read_keyed, repinned_for
 from streamhouse_spark.views import CHANGELOG, LAKE, changelog_batches
 from streamhouse_spark.warehouse import Warehouse
 
@@ -34,14 +35,16 @@ def first_rows(
         return view.to_arrow(columns=columns, filter=filter_).slice(0, limit)
     table = warehouse.table(str(parsed.path))
     if parsed.suffix == CHANGELOG:
-        batches = _changelog(table, columns, filter_)
-        schema = with_fields(CHANGELOG_FIELDS, table.schema)
+        state = table.refresh()
+        batches = _changelog(table, state, columns, filter_)
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
         wanted = narrowed(schema.empty_table(), columns, None).schema
     else:
-        projection = Projection.of(table.refresh().schema, columns, parse_filter(filter_))
+        state = table.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter_))
         wanted = projection.schema
         lake_only = parsed.suffix == LAKE
-        batches = _lake_only(table, projection) if lake_only else _union(table, projection)
+        batches = _lake_only(table, state, projection) if lake_only else _union(table, pin_newest(state), projection)
     return _first(batches, limit, wanted)
 
 
@@ -54,18 +57,17 @@ def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Tab
     return pa.concat_tables(found)
 
 
-def _union(table: Table, projection: Projection) -> Iterator[pa.Table]:
-    pin = pin_newest(table.state)
+def _union(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     if pin.state.primary_key:
         yield from read_keyed(table, pin, projection)
         return
     plan = None
     if pin.lake is not None:
         try:
-            plan = _lake_plan(table, pin, projection)
+            plan = planned_lake(table, pin, projection)
         except SnapshotExpiredError:
-            pin = table.repinned()
-            plan = _lake_plan(table, pin, projection)
+            pin = repinned_for(table, pin, projection)
+            plan = planned_lake(table, pin, projection) if pin.lake is not None else None
     if plan is not None:
         yield from _lake_rows(table, plan, projection)
     for bucket, offsets in pin.hot.items():
@@ -74,20 +76,8 @@ def _union(table: Table, projection: Projection) -> Iterator[pa.Table]:
             yield projection.finish(projection.filtered(pa.Table.from_batches([found.batch])))
 
 
-def _lake_plan(table: Table, pin: Pin, projection: Projection) -> LakePlan:
-    assert pin.lake is not None
-    plan = table.open_lake().plan_read(
-        snapshot_id=pin.lake.snapshot_id,
-        columns=projection.read_columns,
-        predicates=projection.predicates,
-        schema=table.state.schema,
-    )
-    require_recorded(pin.state, pin.lake, plan.snapshot)
-    return plan
-
-
-def _lake_only(table: Table, projection: Projection) -> Iterator[pa.Table]:
-    plan = table.lake.plan(projection)
+def _lake_only(table: Table, state: TableState, projection: Projection) -> Iterator[pa.Table]:
+    plan = table.lake.plan(state, projection)
     if plan is not None:
         yield from _lake_rows(table, plan, projection)
 
@@ -99,7 +89,7 @@ def _lake_rows(table: Table, plan: LakePlan, projection: Projection) -> Iterator
             yield projection.finish(pa.Table.from_batches([batch]))
 
 
-def _changelog(table: Table, columns: Sequence[str] | None, filter_: Any) -> Iterator[pa.Table]:
+def _changelog(table: Table, state: TableState, columns: Sequence[str] | None, filter_: Any) -> Iterator[pa.Table]:
     parsed = parse_filter(filter_)
-    for batch in changelog_batches(table):
+    for batch in changelog_batches(table, state):
         yield narrowed(pa.Table.from_batches([batch]), columns, parsed)

@@ -82,7 +82,7 @@ def plan_lake(
     state = table.refresh()
     projection = Projection.of(state.schema, columns, None)
     plan: LakePlan | None = table.lake.plan(
-        projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms
+        state, projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms
     )
     schema = state.schema.select(columns)
     if plan is None:
@@ -90,8 +90,7 @@ def plan_lake(
     return ReadPlan(table.name, table.uuid, schema, tuple(LakePiece(s) for s in plan.splits), plan.projection)
 
 
-def plan_view(table: Table, suffix: str) -> ReadPlan:
-    state = table.state
+def plan_view(table: Table, state: TableState, suffix: str) -> ReadPlan:
     pieces = binlog_pieces(state) if suffix == BINLOG else (ViewPiece(suffix),)
     return ReadPlan(table.name, table.uuid, state.schema, pieces)
 
@@ -107,18 +106,17 @@ def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
 
 def plan_ranges(
     table: Table,
+    state: TableState,
     ranges: Mapping[int, OffsetRange],
     columns: Sequence[str],
     *,
     fail_on_data_loss: bool,
-    state: TableState | None = None,
 ) -> ReadPlan:
-    """Offset ranges, from the hot log and below its start from the lake; of the newest known state by default.
+    """Offset ranges of a state, from the hot log and below its start from the lake.
 
     Raises `OffsetsTrimmedError` where neither has them, or a truncation took them away; with ``fail_on_data_loss``
     False they are left out, with a warning.
     """
-    state = state or table.state
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     pieces: list[Piece] = []
     for bucket, asked in ranges.items():
@@ -126,7 +124,7 @@ def plan_ranges(
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            pieces.extend(_trimmed_pieces(table, state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+            pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
         if offsets.end > start:
             pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
     return ReadPlan(table.name, table.uuid, schema, tuple(pieces))
@@ -144,10 +142,8 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
     return OffsetRange(max(wanted.start, first), max(wanted.end, first))
 
 
-def _trimmed_pieces(
-    table: Table, state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool
-) -> Iterator[Piece]:
-    in_lake = table.has_lake and not state.primary_key  # of which the lake has no changes
+def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
+    in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
     if held != wanted:

@@ -64,6 +64,7 @@ class StreamhouseReader(DataSourceReader):
     def _plan(self) -> ReadPlan:
         target, options = self._target, self._options
         table = self._connection.table(target.name)
+        state = table.state
         match target.kind:
             case "union":
                 return planning.plan_union(table, self._table_columns, as_of_timestamp_ms=options.as_of_timestamp_ms)
@@ -77,9 +78,10 @@ class StreamhouseReader(DataSourceReader):
             case "range":
                 return planning.plan_ranges(
                     table,
-                    batch_ranges(table.state, options),
+                    state,
+                    batch_ranges(state, options),
                     self._table_columns,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
             case "view":
-                return planning.plan_view(table, target.suffix or "")
+                return planning.plan_view(table, state, target.suffix or "")

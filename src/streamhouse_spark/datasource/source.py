@@ -83,7 +83,8 @@ class StreamhouseDataSource(DataSource):
             return answer(self._connection, self.options)
         given = _given(self.options)
         table, suffix = self._table(given, "read")
-        return offered_schema(_any_target(table, suffix, given).schema, table.state.schema)
+        state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
+        return offered_schema(target.schema, state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if CALL_OPTION in self.options:

@@ -50,13 +50,13 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
     return any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())
 
 
-def start_files(table: Table, begin: StreamOffset) -> list[LogSplit]:
+def start_files(table: Table, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
     """The files of ``begin.rows``, in their order. The table was not truncated since.
 
     Raises `SnapshotExpiredError` where some are deleted, `CorruptDataError` where they are not those of the checkpoint.
     """
     assert begin.rows is not None
-    state = table.state
+    state = newest
     snapshots = _snapshots(state, begin)
     if snapshots is None:
         try:
@@ -64,7 +64,7 @@ def start_files(table: Table, begin: StreamOffset) -> list[LogSplit]:
         except SnapshotExpiredError as error:
             raise _expired(table.name, error) from error
         snapshots = _snapshots(state, begin)
-    splits = [snapshot_split(table.state, snapshot) for snapshot in snapshots or ()]
+    splits = [snapshot_split(newest, snapshot) for snapshot in snapshots or ()]
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
         raise CorruptDataError(

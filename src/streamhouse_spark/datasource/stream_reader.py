@@ -101,8 +101,8 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Spark asks twice: both times it is the same."""
         if self._initial is None:
-            table = self._table()
-            self._initial = self._begin(table)
+            table, state = self._table()
+            self._initial = self._begin(table, state)
             self._move_consumer(table, self._initial.offsets)
         return self._initial.to_json()
 
@@ -111,19 +111,19 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
 
         With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
         """
-        table = self._table()
-        truncation = truncation_of(table.state)
-        newest = self._newest(table)
+        table, state = self._table()
+        truncation = truncation_of(state)
+        newest = self._newest(state)
         ends = newest if self._added is None else self._added.within(newest)
         if start is None:
             self._require_more(table, ends, newest, self._answered)
             self._answered = ends  # Spark has processed it when it asks again
             known = self._initial
-            if known is None and begins_with_rows(table.state, self._options):
-                known = self._begin(table)  # the first end is asked for before the beginning
+            if known is None and begins_with_rows(state, self._options):
+                known = self._begin(table, state)  # the first end is asked for before the beginning
             initial, rows = (known.initial, known.rows) if known is not None else (None, None)
             rows = rows and rows.read_to(rows.num_files)
-            return StreamOffset(table.uuid, ends, initial, truncation, rows, table.state.anchors.rows).to_json()
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = compat.limit_rows_and_bytes(
@@ -132,39 +132,38 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
         initial = begin.initial if begin.is_initial else None
         rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
         if rows is not None and (max_rows is not None or max_bytes is not None):
-            files = self._start_files(table, begin)[rows.num_read :]
+            files = self._start_files(table, state, begin)[rows.num_read :]
             read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
             rows = rows.read_to(read if files else rows.num_files)
             return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
-        starts = {b: max(begin.offsets.get(b, 0), table.state.first_offset(b)) for b in ends}
+        starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in ends}
         ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
         if max_rows is not None or max_bytes is not None:
-            ends = limited_ends(table.state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
+            ends = limited_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
         is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
         if is_same and not self._history.moved(start):
             self._require_more(table, ends, newest, ends)
             return start  # the same text: nothing new
         rows = rows and rows.read_to(rows.num_files)
-        return StreamOffset(table.uuid, ends, initial, truncation, rows, table.state.anchors.rows).to_json()
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The log's end, whatever the limits: what the query's progress shows as the latest offset."""
-        table = self._table()
-        state = table.state
+        table, state = self._table()
         truncation, history = truncation_of(state), state.anchors.rows
         return StreamOffset(table.uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and no further."""
-        self._ceiling = self._table().state.ends
+        self._ceiling = self._table()[1].ends
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark finished everything below ``end``: a named consumer says so."""
         if self._options.consumer_id is not None:
-            table = self._table()
+            table, _ = self._table()
             self._move_consumer(table, self._offset(table, end).offsets)
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -174,7 +173,7 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
 
         Raises `SnapshotExpiredError` where rows that the stream begins with are kept no longer.
         """
-        table = self._table()
+        table, state = self._table()
         final = self._offset(table, end)
         begin = self._offset(table, start).begin_of_batch(final)
         if self._history.moved(start):
@@ -185,16 +184,17 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             for bucket, stop in final.offsets.items()
             if stop > begin.offsets.get(bucket, 0)
         }
-        _require_held(table.state, ranges)
-        first = self._start_pieces(table, begin, final)
+        _require_held(state, ranges)
+        first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
-            logs = table.state.buckets
+            logs = state.buckets
             wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
             strict = self._options.fail_on_data_loss
-            plan = plan_ranges(table, wider, self._table_columns, fail_on_data_loss=strict)
+            plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
             started = partitions(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
             return started + binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
-        plan = plan_ranges(table, ranges, self._table_columns, fail_on_data_loss=self._options.fail_on_data_loss)
+        strict = self._options.fail_on_data_loss
+        plan = plan_ranges(table, state, ranges, self._table_columns, fail_on_data_loss=strict)
         return partitions(replace(plan, pieces=(*first, *plan.pieces)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -209,18 +209,21 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _table(self) -> Table:
-        """The table, read to its tail. Its name is resolved each time, so that a table made anew is noticed.
+    def _table(self) -> tuple[Table, TableState]:
+        """The table, read to its tail, and the one state that the call is about: others may read the table on.
+
+        Its name is resolved each time, so that a table made anew is noticed.
 
         Raises `SchemaMismatchError` where a column that the query reads was renamed, dropped or widened: Spark goes on
         with the columns that the query began with.
         """
         table = self._connection.table(self._table_name)
-        now = table.state.schema
+        state = table.state
+        now = state.schema
         if self._added is not None and table.uuid == self._begun_uuid:
-            self._added.look(table.state)
+            self._added.look(state)
         if now is self._seen or table.uuid != self._begun_uuid:  # of another table the offsets tell
-            return table
+            return table, state
         advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
         require_same_columns(self._begun, now, self._table_columns, f"a stream of {table.name}", advice)
         known = {column.id for column in (self._seen or self._begun).columns}
@@ -230,16 +233,16 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
                 text = "%s: the columns %s were added; this stream ends before the first rows that have them"
             logger.warning(text, table.name, ", ".join(added))
         self._seen = now
-        return table
+        return table, state
 
-    def _begin(self, table: Table) -> StreamOffset:
+    def _begin(self, table: Table, state: TableState) -> StreamOffset:
         """Where a new query begins. Raises `SchemaMismatchError` where a column was added since it was made.
 
         What it begins with may be rows by key, which have values in that column wherever their changes lie.
         """
         if self._added is not None and self._added.lacks_columns:
             raise self._added.error(table.name)
-        return initial_offset(table.state, self._options)
+        return initial_offset(state, self._options)
 
     def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
         return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
@@ -255,7 +258,9 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
             )
         logger.warning("%s: going on with the rows behind", text)
 
-    def _start_pieces(self, table: Table, begin: StreamOffset, end: StreamOffset) -> list[StartPiece]:
+    def _start_pieces(
+        self, table: Table, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> list[StartPiece]:
         """The rows that the batch begins with: before its changes, so that sinks that keep the order are right."""
         numbers = begin.files_before(end)
         if not numbers:
@@ -266,23 +271,23 @@ class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvai
                 f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
                 "new checkpointLocation"
             )
-        newest = truncation_of(table.state)
+        newest = truncation_of(state)
         self._require_same_rows(table, begin.truncation, newest)
-        files = self._start_files(table, begin) if newest == begin.truncation else []
+        files = self._start_files(table, state, begin) if newest == begin.truncation else []
         return start_pieces(files[numbers.start : numbers.stop], begin)
 
-    def _start_files(self, table: Table, begin: StreamOffset) -> list[LogSplit]:
+    def _start_files(self, table: Table, state: TableState, begin: StreamOffset) -> list[LogSplit]:
         """Those of ``begin.rows``; none where they are deleted and may be."""
         try:
-            return start_files(table, begin)
+            return start_files(table, state, begin)
         except SnapshotExpiredError as error:
             if self._options.fail_on_data_loss:
                 raise
             logger.warning("%s: skipping them", error)
             return []
 
-    def _newest(self, table: Table) -> dict[int, int]:
-        ends = table.state.ends
+    def _newest(self, state: TableState) -> dict[int, int]:
+        ends = state.ends
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
 
     def _require_more(

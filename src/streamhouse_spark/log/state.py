@@ -17,7 +17,7 @@ from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_jso
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
-from streamhouse_spark.properties import ADOPTED
+from streamhouse_spark.properties import ADOPTED, parse_properties
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.values import parse_names
 
@@ -127,6 +127,12 @@ class TableState:
     def primary_key(self) -> tuple[str, ...]:
         """The columns of the primary key, in its order; none for a log table."""
         return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
+
+    @cached_property
+    def has_lake(self) -> bool:
+        """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
+        properties = parse_properties(self.properties, self.schema, self.partition_by)
+        return properties.datalake_enabled or self.recorded_lake is not None
 
     def written_schema(self, schema_id: int) -> TableSchema:
         """The columns of segments that were written with a schema: `CHANGE_COLUMN` and its own with a primary key."""

@@ -16,6 +16,7 @@ from streamhouse_spark.pin import Pin, pin_newest
 from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
+from streamhouse_spark.union_read import read_pin
 
 
 def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
@@ -29,16 +30,20 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
     if not columns:
         raise InvalidOptionError(f"table {table.name} is not partitioned; it has no partitions to show")
     positions = {_position(table, name): value for name, value in wanted.items()}
-    schema = state.schema.select(columns).arrow
     try:
-        parts = [_distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
+        found = _partitions_of(table, pin_newest(state))
     except SnapshotExpiredError:
-        parts = [_distinct(part.cast(schema)) for part in _parts(table, table.repinned())]
-    found = _distinct(pa.concat_tables([schema.empty_table(), *parts]))
-    found = found.sort_by([(name, "ascending") for name in columns])
+        found = _partitions_of(table, table.repinned())
+    found = found.sort_by([(name, "ascending") for name in found.column_names])
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
     shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
     return sorted(shown, key=lambda row: [value is not None for value in row])
+
+
+def _partitions_of(table: Table, pin: Pin) -> pa.Table:
+    schema = pin.state.schema.select(pin.state.partition_by).arrow
+    parts = [_distinct(part.cast(schema)) for part in _parts(table, pin)]
+    return _distinct(pa.concat_tables([schema.empty_table(), *parts]))
 
 
 def drop_rows(table: Table, partitions: Sequence[Sequence[Any]]) -> None:
@@ -67,20 +72,20 @@ def _position(table: Table, name: str) -> int:
 
 def _parts(table: Table, pin: Pin) -> Iterator[pa.Table]:
     if pin.state.primary_key:  # a partition without rows is none, and rows may have been deleted
-        yield table.to_arrow(columns=pin.state.partition_by)
+        yield read_pin(table, pin, Projection.of(pin.state.schema, pin.state.partition_by, None))
         return
     columns = pin.state.schema.select(pin.state.partition_by)
     if pin.lake is not None:
-        yield _of_lake(table, pin.lake, columns)
+        yield _of_lake(table, pin, pin.lake, columns)
     yield from table.read_hot(pin, Projection.of(pin.state.schema, pin.state.partition_by, None))
 
 
-def _of_lake(table: Table, pair: LakePair, columns: TableSchema) -> pa.Table:
+def _of_lake(table: Table, pin: Pin, pair: LakePair, columns: TableSchema) -> pa.Table:
     """A row for each data file; where another engine wrote one of several partitions, for each row of the lake."""
     lake = table.open_lake()
-    files = lake.scan_files(snapshot_id=pair.snapshot_id, columns=columns.names, schema=table.state.schema).files
+    files = lake.scan_files(snapshot_id=pair.snapshot_id, columns=columns.names, schema=pin.state.schema).files
     if any(name not in file.partition for file in files for name in columns.names):
-        plan = lake.plan_read(snapshot_id=pair.snapshot_id, columns=columns.names, schema=table.state.schema)
+        plan = lake.plan_read(snapshot_id=pair.snapshot_id, columns=columns.names, schema=pin.state.schema)
         return lake.to_arrow(plan)
     values = ([file.partition[column.name] for file in files] for column in columns.columns)
     return pa.table([_array(v, c.type) for v, c in zip(values, columns.columns, strict=True)], columns.names)

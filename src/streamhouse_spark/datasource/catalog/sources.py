@@ -229,7 +229,7 @@ def _ranges(asked: Question) -> Sources:
         require_offsets_of_all(state, options)
     allowed = _buckets(asked)
     ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}
-    plan = plan_ranges(asked.table, ranges, asked.columns, fail_on_data_loss=options.fail_on_data_loss, state=state)
+    plan = plan_ranges(asked.table, state, ranges, asked.columns, fail_on_data_loss=options.fail_on_data_loss)
     pieces = _kept(asked, list(_pruned_pieces(asked, plan.pieces)))
     return Sources(state, None, pieces, are_exact=options.fail_on_data_loss)
 
