@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.cells import cell_value, json_values, same_cell
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.grouping import distinct, in_order
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.partition_life import drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
@@ -31,11 +32,11 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
     positions = {_position(table, name): value for name, value in wanted.items()}
     schema = state.schema.select(columns).arrow
     try:
-        parts = [_distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
+        parts = [distinct(part.cast(schema)) for part in _parts(table, pin_newest(state))]
     except SnapshotExpiredError:
-        parts = [_distinct(part.cast(schema)) for part in _parts(table, table.repinned())]
-    found = _distinct(pa.concat_tables([schema.empty_table(), *parts]))
-    found = found.sort_by([(name, "ascending") for name in columns])
+        parts = [distinct(part.cast(schema)) for part in _parts(table, table.repinned())]
+    found = distinct(pa.concat_tables([schema.empty_table(), *parts]))
+    found = in_order(found, columns)
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
     shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
     return sorted(shown, key=lambda row: [value is not None for value in row])
@@ -91,7 +92,3 @@ def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)
-
-
-def _distinct(rows: pa.Table) -> pa.Table:
-    return rows.group_by(rows.column_names, use_threads=False).aggregate([]).select(rows.column_names)
