@@ -113,7 +113,7 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
 
 
 def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """Where the clock was ahead when the table was made, a later record, or a row that is known from then, is earlier."""
+    """A clock that was ahead when the table was made is corrected by a later record, and by rows known from then."""
     made_ms = min(state.created_ms, state.time_ms)
     if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
