@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.grouping import distinct
 from streamhouse_spark.keyed_join import Find, How, KeyColumns, one_chunk, parse_how, parse_on, with_unmatched
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
@@ -112,7 +113,7 @@ class DeltaPlan:
 
         ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
         """
-        keys = _distinct(keys)
+        keys = distinct(keys)
         joined, there = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
         known = _encoded(joined, self.target_key)
         gone = there.filter(pc.invert(pc.is_in(_encoded(there, self.target_key), value_set=known)))
@@ -142,7 +143,7 @@ class DeltaPlan:
         partner = row_of_key[left.places]
         joined = self._joined(left.rows, right.rows.take(pa.array(partner, mask=partner < 0)))
         prefixes = _renamed(keys, {name: self.target_of_right[name] for name in self.right_join})
-        there = find.target(_distinct(prefixes)).rows
+        there = find.target(distinct(prefixes)).rows
         changed = _encoded(keys, self.right_key)
         of_keys = _encoded(there, [self.target_of_right[name] for name in self.right_key])
         return joined, there.filter(pc.is_in(of_keys, value_set=changed))
@@ -309,8 +310,8 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
                 f"{', '.join(c.name for c in join.columns)}"
             )
         raise SchemaMismatchError(
-            f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each of its "
-            "upserts would make the column null; name it in columns=, or use a table without it"
+            f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each "
+            "of its upserts would make the column null; name it in columns=, or use a table without it"
         )
     if not found[0].type.equals(column.type):
         raise SchemaMismatchError(
@@ -322,10 +323,6 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
             f"column '{column.name}' of {target.name} is NOT NULL, and in the join it may be null"
         )
     return found[0]
-
-
-def _distinct(keys: pa.Table) -> pa.Table:
-    return keys.group_by(keys.column_names, use_threads=False).aggregate([]).select(keys.column_names)
 
 
 def _renamed(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:

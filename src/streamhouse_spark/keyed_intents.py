@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,22 @@ if TYPE_CHECKING:
 
 PREPARE_TRIES_MAX: Final = 3
 
-ReadIntents = Callable[[TableSchema], tuple[pa.Table, npt.NDArray[np.bool_]]]
-"""Reads all intents of one bucket in their order: rows of all columns of the schema, and which of them delete."""
+Bools = npt.NDArray[np.bool_]
+
+
+class BucketIntents(NamedTuple):
+    """All intents of one bucket in their order."""
+
+    rows: pa.Table
+    """Of all columns of the schema."""
+    deleted: Bools
+    """Which of them delete."""
+    inserted: Bools | None = None
+    """Which are new rows of a MERGE, that found none to match; None where nobody says so."""
+
+
+ReadIntents = Callable[[TableSchema], BucketIntents]
+"""Reads the intents of one bucket, by a schema of the table."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +75,14 @@ class IntentWrite:
 
     def batch(self, shape: KeyedShape, read: ReadIntents) -> KeyedBatch:
         """Raises as `KeyedTable.change` and `KeyedTable.rewrite` for rows that the table does not take."""
-        rows, deleted = read(shape.schema)
+        rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
             return shape.batch(*allowed(shape, rows, deleted))
         batch = shape.batch(*in_no_order(shape, rows, deleted))
         require_written_once(shape, batch)
-        return batch
+        if inserted is None or shape.properties.insert_existing == "upsert":
+            return batch
+        return replace(batch, inserted=shape.inserted_keys(batch, rows, inserted))
 
 
 def prepare(table: Table, write: IntentWrite, intents: Mapping[int, ReadIntents]) -> tuple[PreparedChanges, ...]:

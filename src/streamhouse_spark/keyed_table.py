@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.column_defaults import default_values, without_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
@@ -126,6 +127,13 @@ class KeyedShape:
             names = self.properties.primary_key
             check_paimon_keys(self.name, names, [columns[self.schema.names.index(name)] for name in names])
         return KeyedBatch.of(self.layout.keys(list(columns)), columns, deleted)
+
+    def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
+        """Which keys of a batch those of some of its rows are."""
+        found = rows.filter(pa.array(inserted))
+        keys = self.layout.keys([_one_chunk(column, self.name) for column in found.columns])
+        there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
+        return there
 
     @cached_property
     def _identity(self) -> dict[str, object]:

@@ -330,6 +330,11 @@ def _reject_unknown(given: str, mode: Mode) -> NoReturn:
         raise InvalidOptionError(f"option {given} is another connector's; use {ours}")
     known = [option.name for option in OPTIONS if mode in option.modes]
     near = values.nearest(given, known) or values.nearest(given, [option.name for option in OPTIONS])
+    if given.lower() == "replacewhere":
+        raise InvalidOptionError(
+            "option replaceWhere: one write cannot replace the rows of a condition; delete them and append the new "
+            "ones (with a primary key: upsert the rows, or MERGE INTO), or replace all rows with mode overwrite"
+        )
     hint = f"did you mean {near}?" if near else f"known in {mode} are {', '.join(known)}"
     raise InvalidOptionError(f"unknown option {given[:100]!r}; {hint}")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.grouping import in_order, sums
 from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment import Segment
@@ -54,9 +55,7 @@ def _of_pin(table: Table, pin: Pin) -> pa.Table:
     schema = partitions_schema(pin.state)
     parts = [part.cast(schema) for part in _parts(table, pin, columns)]
     found = pa.concat_tables([schema.empty_table(), *parts])
-    sums = found.group_by(list(columns.names), use_threads=False).aggregate([(name, "sum") for name in _COUNTS])
-    sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
-    return sums.select(schema.names).cast(schema).sort_by([(name, "ascending") for name in columns.names])
+    return in_order(sums(found, columns.names).cast(schema), columns.names)
 
 
 def _parts(table: Table, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:

@@ -68,7 +68,7 @@ def require_recorded(state: TableState, pair: LakePair, found: LakeSnapshot | No
 def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     """The rows committed at ``timestamp_ms`` or before.
 
-    Raises `OffsetsTrimmedError` where log and lake do not reach so far back, or the table was truncated later.
+    Raises `OffsetsTrimmedError` where log and lake do not reach so far back, or the table was truncated or made later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
@@ -77,6 +77,7 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
+    _require_made_before(state, timestamp_ms, ends)
     pair = _newest_within(state, ends, timestamp_ms)
     hot = {}
     for bucket, log in state.buckets.items():
@@ -108,6 +109,15 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
             f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
             f"{truncation.time_ms} ms, and rows from before are no longer its; read the lake as of that time "
             f"({state.name}$lake), or a later time",
+        )
+
+
+def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+    """A clock that was ahead when the table was made is corrected by a later record, and by rows known from then."""
+    made_ms = min(state.created_ms, state.time_ms)
+    if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {made_ms} ms; choose a later time"
         )
 
 

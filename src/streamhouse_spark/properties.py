@@ -77,6 +77,7 @@ MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
 CHANGELOG_IMAGE: Final = "table.changelog.image"
+INSERT_EXISTING: Final = "table.merge-into.insert-existing"
 FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
 """How a column of a table with ``table.merge-engine`` ``aggregation`` is aggregated."""
 
@@ -113,6 +114,7 @@ _KNOWN: Final = (
     VERSION_COLUMN,
     DELETE_BEHAVIOR,
     CHANGELOG_IMAGE,
+    INSERT_EXISTING,
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
 )
@@ -186,7 +188,7 @@ def parse_properties(
 
 def is_keyed_property(name: str) -> bool:
     """Whether only tables with a primary key have the property."""
-    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE)
+    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
     return name in keyed or FIELD.match(name) is not None
 
 

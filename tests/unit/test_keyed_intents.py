@@ -13,7 +13,7 @@ import pytest
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.keyed_intents import IntentWrite, commit, prepare
+from streamhouse_spark.keyed_intents import BucketIntents, IntentWrite, commit, prepare
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
@@ -66,7 +66,7 @@ class Intents:
     """Rows by bucket, and which buckets somebody read."""
 
     def __init__(self, table, *changes):
-        """``changes``: rows, and whether they delete."""
+        """``changes``: rows, and whether they delete, or what an UPDATE, DELETE or MERGE does with them."""
         self.read = []
         shape = table.keyed.shape(table.refresh())
         keys = [
@@ -84,7 +84,10 @@ class Intents:
                 c.name: pa.array([change[0].get(c.name) for change in self._changes[bucket]], c.type)
                 for c in schema.columns
             }
-            return pa.table(columns), np.array([change[1] for change in self._changes[bucket]], np.bool_)
+            kinds = [change[1] for change in self._changes[bucket]]
+            inserted = np.array([kind == "insert" for kind in kinds])
+            deleted = np.array([kind in (True, "delete") for kind in kinds])
+            return BucketIntents(pa.table(columns), deleted, inserted if "insert" in kinds else None)
 
         return read
 
@@ -457,3 +460,37 @@ class TestLeftOut:
         monkeypatch.setattr(staged_changes, "place_of", place_of)
         assert intents.prepared(sums) == ()
         assert len(behind) == 3
+
+
+class TestMerge:
+    """What a MERGE inserts is new: the statement says what becomes of rows that are there."""
+
+    WRITE = IntentWrite(rewrites=True)
+
+    def test_a_key_that_is_there_is_named_and_nothing_is_written(self, table, on_host):
+        table.upsert([row(key, "old", key) for key in range(9)])
+        before = found(table)
+        read = ReadBase.of(table.refresh())
+        intents = Intents(table, (row(20, "new", 1), "insert"), (row(7, "new", 1), "insert"), (row(3, "set"), "update"))
+        on_host("task")
+        prepared = intents.prepared(table, self.WRITE)
+        on_host("driver")
+        for ready in (prepared, ()):
+            with pytest.raises(SchemaMismatchError, match=r"id = 7.*insert-existing to upsert"):
+                commit(table, self.WRITE, intents.readers(), ready, read=read)
+        assert found(table) == before
+
+    def test_a_key_that_it_deletes_may_be_inserted(self, table):
+        table.upsert([row(1, "old", 1), row(2, "old", 2)])
+        intents = Intents(table, (row(1, "new", 7), "insert"), (row(1), "delete"), (row(3, "new", 3), "insert"))
+        prepared = intents.prepared(table, self.WRITE)
+        commit(table, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
+        assert found(table) == {1: ("new", 7), 2: ("old", 2), 3: ("new", 3)}
+
+    def test_a_property_makes_an_upsert_of_it(self, table):
+        table.alter(set_properties={"table.merge-into.insert-existing": "upsert"})
+        table.upsert([row(1, "old", 1)])
+        intents = Intents(table, (row(1, "new", 7), "insert"))
+        prepared = intents.prepared(table, self.WRITE)
+        commit(table, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
+        assert found(table) == {1: ("new", 7)}

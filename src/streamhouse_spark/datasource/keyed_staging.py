@@ -14,7 +14,7 @@ prepared changes that were not used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, chunks, task_stager
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
-from streamhouse_spark.keyed_intents import IntentWrite, ReadIntents, commit, prepare
+from streamhouse_spark.keyed_intents import BucketIntents, IntentWrite, ReadIntents, commit, prepare
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import PreparedChanges
@@ -57,6 +57,8 @@ from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 
 _UPSERT: Final = int(ChangeType.INSERT)
+_UPDATE: Final = int(ChangeType.UPDATE_AFTER)
+"""Of an UPDATE or MERGE: a row that takes the place of the one that was read. Its other rows are new."""
 _DELETE: Final = int(ChangeType.DELETE)
 _LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
 _KINDS: Final = {
@@ -66,10 +68,10 @@ _KINDS: Final = {
     **dict.fromkeys(("update_before", "update_preimage", "-u"), _LEFT_OUT),
 }
 """Words of this package, Delta, Flink and Debezium, in lower case."""
+_REWRITING_KINDS: Final = {"insert": _UPSERT, "update": _UPDATE, "delete": _DELETE}
 _COMMIT_TRIES_MAX: Final = 10
 
 Kinds = npt.NDArray[np.int8]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +173,8 @@ class KeyedStagingPlan:
             found.setdefault(segment.segment.bucket, []).append(segment)
         return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
 
-    def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> tuple[pa.Table, Bools]:
-        """Intents with the columns of a schema that is that of the table now, and which of them delete.
+    def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
+        """Intents with the columns of a schema that is that of the table now.
 
         Raises `CommitConflictError` where their columns, or defaults in them, are no longer what they were.
         """
@@ -184,7 +186,9 @@ class KeyedStagingPlan:
             raise altered_meanwhile(table.state)
         batches = list(_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
         rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
-        return rows.drop_columns([CHANGE_COLUMN.name]), rows.column(0).to_numpy() == _DELETE
+        kinds = rows.column(0).to_numpy()
+        inserted = kinds == _UPSERT if self.write.rewrites else None
+        return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
 
     def _staged(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
@@ -196,16 +200,18 @@ class KeyedStagingPlan:
         if self.row_kind_column is None:
             upserts = coerce(rows, self.given, table=self.table)
             return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
-        kinds = _kinds_of(rows.column(self.row_kind_column), self.table, self.row_kind_column)
+        words = _REWRITING_KINDS if self.write.rewrites else _KINDS
+        kinds = _kinds_of(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
         rows = rows.drop_columns([self.row_kind_column])
-        upserted, deleted = np.flatnonzero(kinds == _UPSERT), np.flatnonzero(kinds == _DELETE)
+        upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
+        deleted = np.flatnonzero(kinds == _DELETE)
         upserts = coerce(rows.take(pa.array(upserted)), self.given, table=self.table)
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
         deletes = coerce(rows.take(pa.array(deleted)).select(keys), key_schema, table=self.table)
         both = pa.concat_tables(
             [
-                _with_kinds(np.full(len(upserted), _UPSERT, np.int8), upserts, self.schema),
+                _with_kinds(kinds[upserted], upserts, self.schema),
                 _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
             ]
         )
@@ -309,15 +315,15 @@ def _row_kind(given: pa.Schema, name: str, table: str) -> str:
     return text
 
 
-def _kinds_of(values: pa.ChunkedArray, table: str, column: str) -> Kinds:
+def _kinds_of(values: pa.ChunkedArray, known: Mapping[str, int], table: str, column: str) -> Kinds:
     """What each row does. Raises `SchemaMismatchError` for a word that is none."""
     words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
-    places = pc.index_in(words, value_set=pa.array(list(_KINDS)))
+    places = pc.index_in(words, value_set=pa.array(list(known)))
     if places.null_count:
         wrong = values.filter(places.is_null())[0].as_py()
         raise SchemaMismatchError(
             f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
             "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
         )
-    kinds: Kinds = np.array(list(_KINDS.values()), np.int8)[places.to_numpy()]
+    kinds: Kinds = np.array(list(known.values()), np.int8)[places.to_numpy()]
     return kinds

@@ -38,6 +38,8 @@ class KeyedBatch:
     deleted: Bools
     """Which rows delete their key; of these only the key columns count."""
     starts: Places
+    inserted: Bools | None = None
+    """Which keys an operation inserts, so that no other row may have them; None where rows take the place of others."""
 
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:

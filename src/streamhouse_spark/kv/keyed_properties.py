@@ -18,6 +18,7 @@ from streamhouse_spark.properties import (
     CHANGELOG_IMAGE,
     DELETE_BEHAVIOR,
     FIELD,
+    INSERT_EXISTING,
     MERGE_ENGINE,
     PRIMARY_KEY,
     VERSION_COLUMN,
@@ -27,6 +28,7 @@ from streamhouse_spark.schema import TableSchema
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
 DeleteBehavior = Literal["allow", "ignore", "disable"]
 ChangelogImage = Literal["full", "wal"]
+InsertExisting = Literal["error", "upsert"]
 
 
 class Aggregate(NamedTuple):
@@ -47,6 +49,8 @@ class KeyedProperties:
     last row wins, ``ignore`` with a merge engine."""
     changelog_image: ChangelogImage = "full"
     """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them. Fixed."""
+    insert_existing: InsertExisting = "error"
+    """``table.merge-into.insert-existing``: what MERGE does that inserts a row under a key that is there."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
     is not null. Fixed."""
@@ -73,6 +77,7 @@ def parse_keyed_properties(
         version_column=_version_column(properties, schema, primary_key, engine),
         delete_behavior=_delete_behavior(properties, engine),
         changelog_image=image,
+        insert_existing=cast("InsertExisting", _word(properties, INSERT_EXISTING, "error", get_args(InsertExisting))),
         aggregates=_aggregates(properties, schema, primary_key, engine),
     )
 

@@ -5,13 +5,15 @@ Nothing here is visible before a record names it. Who commits compares `StagedCh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
+from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.changes import Changes, changes_of
@@ -26,6 +28,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.paths import segment_key
+from streamhouse_spark.properties import INSERT_EXISTING
 from streamhouse_spark.storage import Storage
 
 Place = tuple[int, int]
@@ -119,7 +122,25 @@ class ChangeStager:
 
     def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> Changes:
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
+        self._require_new(batch, values, state)
         return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+
+    def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
+        """Raises `SchemaMismatchError` where an operation inserts a key that is there, and that it does not delete."""
+        if batch.inserted is None:
+            return
+        there = np.fromiter((value is not None for value in values), np.bool_, len(batch))
+        taken = batch.inserted & there & ~batch.has_deletion
+        if not taken.any():
+            return
+        row = int(batch.starts[np.argmax(taken)])
+        names = self.layout.values.schema.names
+        key = ", ".join(f"{names[place]} = {batch.columns[place][row].as_py()!r}" for place in self.layout.key_places)
+        raise SchemaMismatchError(
+            f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
+            "matches by something else; nothing was written: match by the primary key, or set the property "
+            f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
+        )
 
     def _values(self, bucket: int, batch: KeyedBatch, state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)

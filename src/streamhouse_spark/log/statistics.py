@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.constants import from_json, value_to_json
+from streamhouse_spark.grouping import distinct
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
@@ -72,10 +73,10 @@ def collect_partitions(
     if not partition_by:
         return None
     keys = pa.table({name: rows.column(name) for name in partition_by})
-    distinct = keys.group_by(list(partition_by), use_threads=False).aggregate([])
-    if distinct.num_rows > PARTITIONS_MAX:
+    found = distinct(keys)
+    if found.num_rows > PARTITIONS_MAX:
         return None
-    columns = [[value_to_json(v) for v in _comparable(distinct.column(name)).to_pylist()] for name in partition_by]
+    columns = [[value_to_json(v) for v in _comparable(found.column(name)).to_pylist()] for name in partition_by]
     return tuple(zip(*columns, strict=True))
 
 

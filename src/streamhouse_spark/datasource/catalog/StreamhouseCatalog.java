@@ -9,6 +9,7 @@ import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.Serializable;
 import java.math.BigDecimal;
+import java.util.AbstractSet;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -23,9 +24,10 @@ import java.util.Objects;
 import java.util.OptionalLong;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.function.Supplier;
+import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
@@ -47,6 +49,7 @@ import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.catalyst.util.CharVarcharUtils;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -83,6 +86,7 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
 import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.LogicalExpressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.Transform;
@@ -92,6 +96,7 @@ import org.apache.spark.sql.connector.expressions.aggregate.Count;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.aggregate.Min;
+import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -130,10 +135,13 @@ import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.SupportsDelta;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
@@ -405,7 +413,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(Json.transform(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
-    // saveAsTable without format() names Spark's default format, which nobody asked for
+    // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
     if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(PROP_PROVIDER))) {
       properties.remove(PROP_PROVIDER);
     }
@@ -470,7 +478,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
     return connect
         ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))
-        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#"));
+        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#") || call.contains(".DataStreamWriter#"));
   }
 
   @Override
@@ -570,6 +578,7 @@ final class Refused extends RuntimeException {
 
 final class Errors {
   private static final Pattern TYPED = Pattern.compile("(?m)^streamhouse_spark\\.errors\\.\\w+: (.+)$");
+  private static final Pattern CONDITION = Pattern.compile("^([A-Z][A-Z_]+): ");
 
   private Errors() {}
 
@@ -578,26 +587,46 @@ final class Errors {
     return analysis(message, null);
   }
 
-  /** Does something in a Python worker. Of our own errors the text is shown; Spark's, with the traceback, is the cause. */
-  static <T> T plainly(Supplier<T> action) {
+  /**
+   * Does something in a Python worker, on the driver or in a task. Of our own errors the text is shown, in one line;
+   * Spark's, with the traceback, is the cause.
+   */
+  static <T> T plainly(Callable<T> action) {
     try {
-      return action.get();
+      return action.call();
     } catch (Exception error) { // Scala throws checked ones without saying so
       String text = null;
-      Matcher found = TYPED.matcher(String.valueOf(error.getMessage()));
-      while (found.find()) text = found.group(1);
+      for (Throwable cause = error; cause != null && text == null; cause = cause.getCause()) {
+        Matcher found = TYPED.matcher(String.valueOf(cause.getMessage()));
+        while (found.find()) text = found.group(1);
+      }
       throw text == null ? Errors.<RuntimeException>unchecked(error) : analysis(text, error);
     }
   }
 
+  /** As the other one, of what gives nothing. */
+  static void plainly(Step step) {
+    plainly(
+        () -> {
+          step.run();
+          return null;
+        });
+  }
+
+  interface Step {
+    void run() throws Exception;
+  }
+
+  /** With the condition that the text begins with: of a task, Spark then shows the error itself, and not the job's. */
   private static RuntimeException analysis(String message, Throwable cause) {
+    Matcher condition = CONDITION.matcher(message);
     AnalysisException error =
         new AnalysisException(
             message,
             Option.empty(),
             Option.empty(),
             Option.apply(cause),
-            Option.empty(),
+            condition.find() ? Option.apply(condition.group(1)) : Option.empty(),
             scala.collection.immutable.Map$.MODULE$.empty(),
             new QueryContext[0]);
     return Errors.<RuntimeException>unchecked(error);
@@ -669,12 +698,14 @@ final class Json {
   static Transform transform(JsonNode node) {
     List<Expression> arguments = new ArrayList<>();
     for (JsonNode argument : node.get("arguments")) arguments.add(Expressions.literal(argument.asInt()));
-    for (JsonNode column : node.get("columns")) {
-      arguments.add(FieldReference.column(String.join(".", list(column))));
-    }
-    return node.get("transform").asText().equals("identity")
-        ? Expressions.identity(((NamedReference) arguments.get(0)).fieldNames()[0])
-        : Expressions.apply(node.get("transform").asText(), arguments.toArray(new Expression[0]));
+    for (JsonNode column : node.get("columns")) arguments.add(FieldReference.column(column.get(0).asText()));
+    return transform(node.get("transform").asText(), arguments.toArray(new Expression[0]));
+  }
+
+  /** Of references, not of texts: {@link Expressions#identity} and {@code bucket} take names for SQL, and parse them. */
+  static Transform transform(String name, Expression... arguments) {
+    if (name.equals("identity")) return LogicalExpressions.identity((NamedReference) arguments[0]);
+    return Expressions.apply(name, arguments);
   }
 
   static ObjectNode change(TableChange change) {
@@ -723,6 +754,12 @@ final class Json {
     if (change instanceof TableChange.UpdateColumnDefaultValue) {
       String sql = ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue();
       return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
+    }
+    if (change instanceof TableChange.AddConstraint) {
+      return node.put("change", "add_constraint").put("text", ((TableChange.AddConstraint) change).constraint().toDDL());
+    }
+    if (change instanceof TableChange.DropConstraint) {
+      return node.put("change", "drop_constraint").put("text", ((TableChange.DropConstraint) change).name());
     }
     return node.put("change", "other").put("text", change.getClass().getSimpleName());
   }
@@ -895,13 +932,18 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   final StreamhouseCatalog catalog;
   final Identifier identifier;
   final JsonNode loaded;
+  /** As it was declared, with CHAR(n) and VARCHAR(n). */
+  private final StructType declared;
+
+  /** As rows have it: texts of a length are texts, and their metadata tells Spark the length. */
   final StructType schema;
 
   ReadableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     this.catalog = catalog;
     this.identifier = identifier;
     this.loaded = loaded;
-    this.schema = (StructType) DataType.fromJson(loaded.get("schema").asText());
+    this.declared = (StructType) DataType.fromJson(loaded.get("schema").asText());
+    this.schema = CharVarcharUtils.replaceCharVarcharWithStringInSchema(declared);
   }
 
   /** The name as the data source takes it. */
@@ -926,7 +968,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
 
   @Override
   public StructType schema() {
-    return schema;
+    return declared;
   }
 
   @Override
@@ -1037,12 +1079,18 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   @Override
   public Set<TableCapability> capabilities() {
-    return EnumSet.of(
-        TableCapability.BATCH_READ,
-        TableCapability.MICRO_BATCH_READ,
-        TableCapability.BATCH_WRITE,
-        TableCapability.STREAMING_WRITE,
-        TableCapability.TRUNCATE);
+    EnumSet<TableCapability> found =
+        EnumSet.of(
+            TableCapability.BATCH_READ,
+            TableCapability.MICRO_BATCH_READ,
+            TableCapability.BATCH_WRITE,
+            TableCapability.STREAMING_WRITE,
+            TableCapability.TRUNCATE,
+            TableCapability.OVERWRITE_BY_FILTER, // these two the write refuses, which says why
+            TableCapability.OVERWRITE_DYNAMIC,
+            // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the columns that there are.
+            TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    return loaded.get("streams_rows").asBoolean() ? found : new WithoutStreams(this, found);
   }
 
   @Override
@@ -1079,6 +1127,41 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
   public boolean truncateTable() {
     catalog.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
     return true;
+  }
+}
+
+/**
+ * What a table with a primary key can: no stream of its rows, only one of their changes. Spark asks for that by name, when
+ * it analyzes a stream and never else, and would say only that there is none.
+ */
+final class WithoutStreams extends AbstractSet<TableCapability> {
+  private final WritableTable table;
+  private final Set<TableCapability> others;
+
+  WithoutStreams(WritableTable table, Set<TableCapability> all) {
+    this.table = table;
+    this.others = EnumSet.copyOf(all);
+    others.remove(TableCapability.MICRO_BATCH_READ);
+  }
+
+  @Override
+  public boolean contains(Object capability) {
+    if (capability != TableCapability.MICRO_BATCH_READ) return others.contains(capability);
+    String database = table.identifier.namespace()[0];
+    throw Errors.analysis(
+        "INVALID_OPTION: " + table.tableName() + " has a primary key, so that its log holds changes: a stream reads them"
+            + " as " + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`; a batch"
+            + " read gives the current rows");
+  }
+
+  @Override
+  public Iterator<TableCapability> iterator() {
+    return Collections.unmodifiableSet(others).iterator();
+  }
+
+  @Override
+  public int size() {
+    return others.size();
   }
 }
 
@@ -1208,7 +1291,9 @@ final class WriteInfo implements LogicalWriteInfo {
   }
 }
 
-class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
+class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
+  private static final String INSTEAD =
+      "; DELETE the rows and INSERT the new ones, use MERGE, or replace all rows with INSERT OVERWRITE";
   private final WritableTable table;
   private final LogicalWriteInfo info;
   private WriteBuilder inner;
@@ -1223,6 +1308,22 @@ class TableWriteBuilder implements WriteBuilder, SupportsTruncate {
   public WriteBuilder truncate() {
     inner = ((SupportsTruncate) inner).truncate();
     return this;
+  }
+
+  /** REPLACE WHERE, and INSERT OVERWRITE of a partition that is named. */
+  @Override
+  public WriteBuilder overwrite(Predicate[] predicates) {
+    if (predicates.length == 0 || Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance)) return truncate();
+    throw Errors.analysis(
+        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the rows of a condition or partition ("
+            + Arrays.stream(predicates).map(Predicate::toString).collect(Collectors.joining(" AND ")) + ")" + INSTEAD);
+  }
+
+  @Override
+  public WriteBuilder overwriteDynamicPartitions() {
+    throw Errors.analysis(
+        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the partitions that its rows are of, as"
+            + " overwritePartitions() and spark.sql.sources.partitionOverwriteMode = dynamic ask" + INSTEAD);
   }
 
   @Override
@@ -1283,7 +1384,7 @@ class TableWrite implements Write {
   @Override
   public StreamingWrite toStreaming() {
     table.checkOptions("writeStream", options);
-    return inner.toStreaming();
+    return new PlainStreamingWrite(inner.toStreaming());
   }
 
   @Override
@@ -1292,7 +1393,7 @@ class TableWrite implements Write {
   }
 }
 
-/** Python's write; what it says on the driver, such as that the commit is in conflict, is told plainly. */
+/** Python's write; what it says on the driver and in tasks, such as that a row does not fit, is told plainly. */
 final class PlainBatchWrite implements BatchWrite {
   private final BatchWrite inner;
 
@@ -1302,7 +1403,8 @@ final class PlainBatchWrite implements BatchWrite {
 
   @Override
   public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-    return Errors.plainly(() -> inner.createBatchWriterFactory(info));
+    DataWriterFactory factory = Errors.plainly(() -> inner.createBatchWriterFactory(info));
+    return new PlainWriterFactory(factory);
   }
 
   @Override
@@ -1317,16 +1419,111 @@ final class PlainBatchWrite implements BatchWrite {
 
   @Override
   public void commit(WriterCommitMessage[] messages) {
-    Errors.plainly(
-        () -> {
-          inner.commit(messages);
-          return null;
-        });
+    Errors.plainly(() -> inner.commit(messages));
   }
 
   @Override
   public void abort(WriterCommitMessage[] messages) {
     inner.abort(messages);
+  }
+}
+
+/** As {@link PlainBatchWrite}, of a stream. */
+final class PlainStreamingWrite implements StreamingWrite {
+  private final StreamingWrite inner;
+
+  PlainStreamingWrite(StreamingWrite inner) {
+    this.inner = inner;
+  }
+
+  @Override
+  public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
+    StreamingDataWriterFactory factory = Errors.plainly(() -> inner.createStreamingWriterFactory(info));
+    return new PlainStreamingWriterFactory(factory);
+  }
+
+  @Override
+  public boolean useCommitCoordinator() {
+    return inner.useCommitCoordinator();
+  }
+
+  @Override
+  public void commit(long epoch, WriterCommitMessage[] messages) {
+    Errors.plainly(() -> inner.commit(epoch, messages));
+  }
+
+  @Override
+  public void abort(long epoch, WriterCommitMessage[] messages) {
+    inner.abort(epoch, messages);
+  }
+}
+
+final class PlainWriterFactory implements DataWriterFactory {
+  private static final long serialVersionUID = 1L;
+  private final DataWriterFactory inner;
+
+  PlainWriterFactory(DataWriterFactory inner) {
+    this.inner = inner;
+  }
+
+  @Override
+  public DataWriter<InternalRow> createWriter(int partition, long task) {
+    DataWriter<InternalRow> writer = Errors.plainly(() -> inner.createWriter(partition, task));
+    return new PlainWriter(writer);
+  }
+}
+
+final class PlainStreamingWriterFactory implements StreamingDataWriterFactory {
+  private static final long serialVersionUID = 1L;
+  private final StreamingDataWriterFactory inner;
+
+  PlainStreamingWriterFactory(StreamingDataWriterFactory inner) {
+    this.inner = inner;
+  }
+
+  @Override
+  public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
+    DataWriter<InternalRow> writer = Errors.plainly(() -> inner.createWriter(partition, task, epoch));
+    return new PlainWriter(writer);
+  }
+}
+
+/** Python's writer in a task. */
+final class PlainWriter implements DataWriter<InternalRow> {
+  private final DataWriter<InternalRow> inner;
+
+  PlainWriter(DataWriter<InternalRow> inner) {
+    this.inner = inner;
+  }
+
+  @Override
+  public void write(InternalRow row) {
+    Errors.plainly(() -> inner.write(row));
+  }
+
+  @Override
+  public void writeAll(Iterator<InternalRow> rows) {
+    Errors.plainly(() -> inner.writeAll(rows));
+  }
+
+  @Override
+  public WriterCommitMessage commit() {
+    return Errors.plainly(inner::commit);
+  }
+
+  @Override
+  public void abort() throws IOException {
+    inner.abort();
+  }
+
+  @Override
+  public void close() throws IOException {
+    inner.close();
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return inner.currentMetricsValues();
   }
 }
 
@@ -1797,7 +1994,9 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   public Partitioning outputPartitioning() {
     int groups = plan().get("native").size() + plan().get("hot").size();
     if (!keyed()) return new UnknownPartitioning(groups);
-    Expression key = Expressions.bucket(table.bucketCount(), table.bucketColumn());
+    Expression key =
+        LogicalExpressions.bucket(
+            table.bucketCount(), new NamedReference[] {FieldReference.column(table.bucketColumn())});
     return new KeyGroupedPartitioning(new Expression[] {key}, groups);
   }
 
@@ -2055,7 +2254,8 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   }
 
   private HotBatches batches(InputPartition partition) {
-    return new HotBatches(hot.createReader(partition), columns);
+    PartitionReader<InternalRow> rows = Errors.plainly(() -> hot.createReader(partition));
+    return new HotBatches(rows, columns);
   }
 }
 
@@ -2091,7 +2291,7 @@ final class HotBatches implements PartitionReader<ColumnarBatch> {
   @Override
   public boolean next() throws IOException {
     closeReader();
-    if (!rows.next()) return false;
+    if (!Errors.<Boolean>plainly(rows::next)) return false;
     reader = new ArrowStreamReader(new ByteArrayInputStream(rows.get().getBinary(0)), allocator);
     if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
     VectorSchemaRoot root = reader.getVectorSchemaRoot();

@@ -18,9 +18,14 @@ from streamhouse_spark.ddl import parse_struct_json
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import DEFAULT_DATABASE
+from streamhouse_spark.schema import TableSchema
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _REFUSED: Final = {
+    "add_constraint": "a table checks NOT NULL and its primary key, which CREATE TABLE says, and no other constraint; "
+    "leave it out, and check rows in the query that writes them",
+    "drop_constraint": "a table has no constraint but its primary key, which it keeps; create a new table without it, "
+    "and insert the rows of this one",
     "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
 }
 _POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments, defaults and properties changed"
@@ -51,6 +56,7 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     """All changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
     path = path_of(args, "alter")
     table = connection.table(str(path))
+    _refuse_replacing(path, args["changes"], table.state.schema)
     changes = _Changes()
     for change in args["changes"]:
         _collect(path, change, changes, args.get("time_zone"))
@@ -66,6 +72,16 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         defaults=changes.defaults,
     )
     return {}
+
+
+def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], schema: TableSchema) -> None:
+    """REPLACE COLUMNS arrives as dropping each column and adding others: the rows would lose all that they hold."""
+    dropped = {_column(path, change["path"]) for change in changes if change["change"] == "delete_column"}
+    if dropped >= set(schema.names) and any(change["change"] == "add_column" for change in changes):
+        raise InvalidOptionError(
+            f"ALTER TABLE {path}: REPLACE COLUMNS would drop every column and add new ones, null in all rows; say what "
+            "changes by ADD COLUMNS, DROP COLUMN, RENAME COLUMN and ALTER COLUMN"
+        )
 
 
 def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None) -> None:
@@ -138,8 +154,8 @@ def _column(path: TablePath, parts: Sequence[str]) -> str:
 
 def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
     what = str(change["change"]).replace("_", " ")
-    column = ".".join(change.get("path") or ())
-    raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {column}' if column else ''} is not possible: {why}")
+    subject = ".".join(change.get("path") or ()) or change.get("text", "")
+    raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {subject}' if subject else ''} is not possible: {why}")
 
 
 def rename_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

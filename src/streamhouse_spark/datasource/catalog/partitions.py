@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.cells import cell_value, json_values, same_cell
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.grouping import distinct, in_order
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.partition_life import drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
@@ -34,7 +35,7 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
         found = _partitions_of(table, pin_newest(state))
     except SnapshotExpiredError:
         found = _partitions_of(table, table.repinned())
-    found = found.sort_by([(name, "ascending") for name in found.column_names])
+    found = in_order(found, columns)
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
     shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
     return sorted(shown, key=lambda row: [value is not None for value in row])
@@ -42,8 +43,8 @@ def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
 
 def _partitions_of(table: Table, pin: Pin) -> pa.Table:
     schema = pin.state.schema.select(pin.state.partition_by).arrow
-    parts = [_distinct(part.cast(schema)) for part in _parts(table, pin)]
-    return _distinct(pa.concat_tables([schema.empty_table(), *parts]))
+    parts = [distinct(part.cast(schema)) for part in _parts(table, pin)]
+    return distinct(pa.concat_tables([schema.empty_table(), *parts]))
 
 
 def drop_rows(table: Table, partitions: Sequence[Sequence[Any]]) -> None:
@@ -96,7 +97,3 @@ def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)
-
-
-def _distinct(rows: pa.Table) -> pa.Table:
-    return rows.group_by(rows.column_names, use_threads=False).aggregate([]).select(rows.column_names)

@@ -70,6 +70,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "partitioning": partitioning_of(state) if shown else [],
         "properties": properties_of(table),
         "takes_updates": kind == "table" and _takes_updates(state),
+        "streams_rows": not state.primary_key,
         "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
         "partition_columns": list(state.partition_by) if shown else [],
         "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
