@@ -117,7 +117,7 @@ class RowLevelWriter(DataSourceArrowWriter):
             is_clustered=is_clustered,
         )
         self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
-        self._read = read
+        self._read = replace(read, is_strict=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.message(iterator)

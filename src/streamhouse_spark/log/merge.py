@@ -152,6 +152,7 @@ def _merged(
         stats=collect_stats(rows, shape.of_schema(schema_id, state.schemas).stats_columns),
         partitions=collect_partitions(rows, shape.partition_by),
         index_bytes=index.to_bytes(),
+        rewrites=any(s.rewrites for s in run.segments),
     )
 
 

@@ -101,6 +101,8 @@ class Segment:
     partitions: tuple[tuple[Any, ...], ...] | None = None
     """The distinct partition values of its rows in JSON form, where they are few."""
     index_bytes: bytes = b""
+    rewrites: bool = False
+    """Whether some of its rows are changes of an operation that read the table: an UPDATE, DELETE or MERGE."""
 
     @property
     def end_offset(self) -> int:
@@ -154,6 +156,8 @@ class Segment:
             out["stats"] = dict(self.stats)
         if self.partitions is not None:
             out["partitions"] = [list(p) for p in self.partitions]
+        if self.rewrites:
+            out["rewrites"] = True
         return out
 
     @classmethod
@@ -175,4 +179,5 @@ class Segment:
             stats=data.get("stats"),
             partitions=tuple(tuple(p) for p in partitions) if partitions is not None else None,
             index_bytes=index_bytes,
+            rewrites=data.get("rewrites", False),
         )
