@@ -156,8 +156,8 @@ def delta_join(
     already, with the columns of the left key and then those of the right key that are not in ``on`` as its primary
     key; any others of its columns have the name and type of a column of ``left``, or of ``right`` with ``prefix``
     before it. Where it does not exist, the error says what to create. ``columns`` limits what is written, and a column
-    of ``into`` that it leaves out is refused: whole rows are written. ``how="left"`` also keeps rows of ``left`` without
-    partner, and needs ``on`` to be the whole primary key of ``right``.
+    of ``into`` that it leaves out is refused: whole rows are written. ``how="left"`` also keeps rows of ``left`` that
+    have no partner, and needs ``on`` to be the whole primary key of ``right``.
 
     **Guarantees.** Rows of ``into`` are always computed from the current rows of both sides. When the stream has
     handled all changes, ``into`` is exactly the join of both tables, whatever was replayed or restarted meanwhile and

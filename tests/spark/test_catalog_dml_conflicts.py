@@ -33,40 +33,66 @@ def meanwhile(spark, tmp_path):
     return lambda do: spark.udf.register("meanwhile", f.udf(lambda value: (once(do), value)[1], "int"))
 
 
+STATEMENTS = {
+    "update": "UPDATE {} SET n = meanwhile(n) + 1 WHERE id < 3",
+    "delete": "DELETE FROM {} WHERE meanwhile(n) < 3",
+    "merge that inserts": merge_into(
+        "{}", "(50, 5)", "WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, meanwhile(s.n))", columns="id, n"
+    ),
+    "merge": merge_into("{}", "(1, 5)", "WHEN MATCHED THEN UPDATE SET n = meanwhile(s.n)", columns="id, n"),
+}
 CONFLICTS = {
-    "upsert": (lambda t: t.upsert([{"id": 99, "name": "x", "n": 1}]), r"bucket \d ended at offset \d+ and ends at"),
-    "deletion": (lambda t: t.delete([4]), r"bucket \d ended at offset \d+ and ends at"),
+    "upsert": (
+        lambda t: t.upsert([{"id": key, "name": "x", "n": 1} for key in (1, 50)]),
+        r"id = (1|50), which it writes, was changed at offset \d+ of bucket \d \(commit \d+\)",
+    ),
     "truncation": (lambda t: t.truncate(), r"it was truncated at offset"),
 }
 
 
 @pytest.mark.spark41
 @pytest.mark.parametrize("happens", CONFLICTS)
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE {} SET n = meanwhile(n) + 1 WHERE id < 3",
-        "DELETE FROM {} WHERE meanwhile(n) < 3",
-        merge_into(
-            "{}", "(50, 5)", "WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, meanwhile(s.n))", columns="id, n"
-        ),
-        merge_into("{}", "(1, 5)", "WHEN MATCHED THEN UPDATE SET n = meanwhile(s.n)", columns="id, n"),
-    ],
-    ids=["update", "delete", "merge that inserts", "merge"],
-)
-def test_a_change_while_it_runs_is_a_conflict(spark, wh, filled, meanwhile, statement, happens):
+@pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
+def test_a_change_of_what_it_writes_is_a_conflict(spark, wh, filled, meanwhile, statement, happens):
     do, message = CONFLICTS[happens]
     url, table = wh.url, filled.removeprefix("streamhouse.")
     meanwhile(lambda: do(Warehouse(url).table(table)))
     model = rows(spark, filled)
     with pytest.raises(PySparkException, match=f"COMMIT_CONFLICT.*{message}.*run the statement again"):
         spark.sql(statement.format(filled))
-    expected = {
-        "upsert": model | {99: ("x", 1)},
-        "deletion": {k: v for k, v in model.items() if k != 4},
-        "truncation": {},
-    }
+    expected = {"upsert": model | {1: ("x", 1), 50: ("x", 1)}, "truncation": {}}
     assert rows(spark, filled) == expected[happens]
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_change_of_other_rows_is_none(spark, wh, filled, meanwhile, statement):
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+
+    def change():
+        opened = Warehouse(url).table(table)
+        opened.upsert([{"id": key, "name": "x", "n": 1} for key in (7, 99)])
+        opened.delete([4])
+
+    meanwhile(change)
+    spark.sql(STATEMENTS[statement].format(filled))
+    others = {key: (f"n{key}", key) for key in range(10) if key != 4} | {7: ("x", 1), 99: ("x", 1)}
+    expected = {
+        "update": others | {key: (f"n{key}", key + 1) for key in range(3)},
+        "delete": {key: row for key, row in others.items() if key > 2},
+        "merge that inserts": others | {50: (None, 5)},
+        "merge": others | {1: ("n1", 5)},
+    }
+    assert rows(spark, filled) == expected[statement]
+
+
+@pytest.mark.spark41
+def test_a_statement_that_reads_the_table_twice_minds_every_change(spark, wh, filled, meanwhile):
+    url, table = wh.url, filled.removeprefix("streamhouse.")
+    meanwhile(lambda: Warehouse(url).table(table).upsert([{"id": 99}]))
+    with pytest.raises(PySparkException, match=r"COMMIT_CONFLICT.*it reads the table more than once"):
+        spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1 WHERE id = 1 AND n < (SELECT max(n) FROM {filled})")
+    assert rows(spark, filled)[1] == ("n1", 1)
 
 
 def test_a_table_that_was_made_anew_meanwhile_is_not_written(spark, wh, filled, meanwhile):
@@ -136,25 +162,74 @@ def test_what_a_statement_reads_elsewhere_is_as_old_as_what_it_writes(spark, fil
 @pytest.mark.spark41
 def test_increments_of_two_sessions_at_once(spark, filled):
     """None is lost: who lost a race was told, and ran again."""
-    barrier = threading.Barrier(2)
+    conflicts = at_once(spark, [f"UPDATE {filled} SET n = n + 1"] * 2, times=3)
+    assert rows(spark, filled) == {i: (f"n{i}", i + 6) for i in range(10)}
+    assert conflicts is not None
 
-    def increment(_number):
+
+@pytest.mark.spark41
+def test_statements_about_other_rows_at_once(spark, filled):
+    """What Spark pushes of their conditions tells that neither read what the other changed."""
+    statements = [f"UPDATE {filled} SET n = n + 1 WHERE id = {key}" for key in (1, 2)]
+    assert at_once(spark, statements, times=4) == 0
+    assert {key: rows(spark, filled)[key] for key in (1, 2)} == {1: ("n1", 5), 2: ("n2", 6)}
+
+
+def at_once(spark, statements, times):
+    """Run each statement some times, side by side, until it succeeded; how many were in conflict."""
+    barrier = threading.Barrier(len(statements))
+
+    def run(statement):
         session = spark.newSession()
         barrier.wait(60)
         conflicts = 0
-        for _ in range(3):
+        for _ in range(times):
             while True:
                 try:
-                    session.sql(f"UPDATE {filled} SET n = n + 1")
+                    session.sql(statement)
                     break
                 except PySparkException as error:
                     assert "COMMIT_CONFLICT" in str(error), error  # noqa: PT017 - any other is a failure
                     conflicts += 1
         return conflicts
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(increment, range(2)))
-    assert rows(spark, filled) == {i: (f"n{i}", i + 6) for i in range(10)}
+    with ThreadPoolExecutor(len(statements)) as pool:
+        return sum(pool.map(run, statements))
+
+
+@pytest.mark.spark41
+def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
+    """None of them is in conflict, however often it writes while they run."""
+    stop, written = threading.Event(), []
+
+    def write():
+        table = Warehouse(wh.url).table(filled.removeprefix("streamhouse."))
+        while not stop.wait(0.5):
+            written.append({"id": 1000 + len(written) % 7, "name": "w", "n": len(written)})
+            table.upsert(written[-1:])
+
+    statements = [
+        f"UPDATE {filled} SET n = n + 1 WHERE n < 100 AND id < 1000",
+        f"DELETE FROM {filled} WHERE name = 'gone'",
+        merge_into(
+            filled,
+            "(1, 'm', 1), (50, 'gone', 0)",
+            "WHEN MATCHED THEN UPDATE SET n = t.n + 1 WHEN NOT MATCHED THEN INSERT *",
+        ),
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for number in range(12):
+                spark.sql(statements[number % 3])
+        finally:
+            stop.set()
+        writing.result()
+    found = rows(spark, filled)
+    expected = {key: (f"n{key}", key + 4) for key in range(10)} | {1: ("n1", 9), 50: ("gone", 0)}
+    assert {key: row for key, row in found.items() if key < 1000} == expected
+    assert {key: row for key, row in found.items() if key >= 1000} == {r["id"]: ("w", r["n"]) for r in written}
+    assert len(written) > 3
 
 
 # -- random statements -------------------------------------------------------------------------------------------------

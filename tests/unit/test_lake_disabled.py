@@ -41,7 +41,7 @@ def test_reads_go_on_and_tiering_stops(table):
     write(table, 5)
     assert ids_of(table.to_arrow()) == [1, 2, 3, 4, 5]
     assert ids_of(table.lake.to_arrow()) == [1, 2, 3]
-    with pytest.raises(InvalidOptionError, match="table.datalake.enabled is false"):
+    with pytest.raises(InvalidOptionError, match=r"table\.datalake\.enabled is false"):
         tier(table)
     assert table.refresh().lake.offsets == {0: 3}
 

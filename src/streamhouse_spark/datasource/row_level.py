@@ -98,8 +98,8 @@ class RowLevelPlan:
 class RowLevelWriter(DataSourceArrowWriter):
     """Commits what an operation makes of the rows that it read, all of it or nothing.
 
-    **Commit point:** the one commit record, refused where the table is no longer what was read. A task calls `write`
-    once for each part of its rows. Of a MERGE that only inserts come just the table's columns.
+    **Commit point:** the one commit record, refused where rows changed that the operation depends on. A task calls
+    `write` once for each part of its rows. Of a MERGE that only inserts come just the table's columns.
     """
 
     def __init__(

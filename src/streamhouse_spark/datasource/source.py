@@ -22,6 +22,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     CALL_OPTION,
     CLUSTERED_OPTION,
     READ_OPTION,
+    SCOPE_OPTION,
     UUID_OPTION,
     is_internal,
 )
@@ -112,9 +113,10 @@ class StreamhouseDataSource(DataSource):
         name = table_option(given, "write")
         self._require_loaded(name)
         if READ_OPTION in self.options:
+            from streamhouse_spark.datasource.catalog.read_scope import ReadScope
             from streamhouse_spark.datasource.row_level import RowLevelWriter
 
-            read = ReadBase.from_text(self.options[READ_OPTION])
+            read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
             return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
         return StreamhouseWriter(
             self._connection(), name, options, schema, overwrite=overwrite, is_clustered=self._is_clustered()

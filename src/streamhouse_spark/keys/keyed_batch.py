@@ -53,6 +53,19 @@ class KeyedBatch:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def has(self, keys: pa.BinaryArray) -> Bools:
+        """Which of some keys the batch has."""
+        mine, others = self._numbers, as_numbers(keys)
+        if mine is None or others is None:
+            found: Bools = pc.is_in(keys, value_set=self.keys).to_numpy(zero_copy_only=False)
+            return found
+        there: Bools = mine[np.minimum(np.searchsorted(mine, others), len(mine) - 1)] == others
+        return there
+
+    @cached_property
+    def _numbers(self) -> npt.NDArray[np.uint64] | None:
+        return as_numbers(self.keys)
+
     @cached_property
     def ends(self) -> Places:
         return np.append(self.starts[1:], len(self.deleted))[: len(self.starts)]

@@ -3,22 +3,25 @@
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
 faster, the changes of that bucket are worked out again, within the commit's own attempt. Changes that other processes
-prepared (tasks of Spark, say) are added on the same condition, and worked out again here where it does not hold. An
-operation that read the table (`ReadBase`) is not worked out again: each attempt refuses it where any bucket moved
-since. Tablets follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the
-next replay.
+prepared (tasks of Spark, say) are added on the same condition, and worked out again here where it does not hold. Those
+of an operation that read the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: where no
+row changed that they depend on, they are right behind what was committed since, as they are; else it is a conflict.
+Tablets follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the next
+replay.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from streamhouse_spark.errors import CommitConflictError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.rebase import Rebase
 from streamhouse_spark.kv.staged_changes import (
     ChangeStager,
     Place,
@@ -62,38 +65,45 @@ class KeyedWriter:
         what it is asked for, nor is the bucket's tablet on this host.
 
         With ``overwrite`` the same record first empties the table, so that the rows that the batches make of nothing
-        are all there are. With ``read`` nothing is committed unless the table is, when it is committed, what was read.
+        are all there are. With ``read`` nothing is committed where a row changed that the operation depends on.
         Durable and visible to everybody when this returns. With a transaction that is already stored nothing is
         changed, and the offsets of its first commit are returned.
 
         Raises:
-            CommitConflictError: the table's schema changed meanwhile, its rows are not those that were read, or too
-                many races were lost; nothing was written.
+            CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
+                by others, or too many races were lost; nothing was written.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
         staged: dict[int, StagedChanges] = {}
         ready = prepared or {}
+        rebase = None if read is None else self._rebase(read, batches)
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:  # also where nothing would change
                 raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
-            if read is not None:
-                read.require(state)
             if state.schema_id != self.stager.layout.schema_id:
                 raise CommitConflictError(
                     f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
                 )
+            if rebase is not None:
+                rebase.judge(state, batches)
             emptying = truncating(state) if overwrite else ()
             moved = {}
             for bucket in batches:
                 begins, end = place_of(state, bucket)
                 at = (end if emptying else begins, end)
-                if bucket in ready and ready[bucket].fits(state, at, time_ms):
+                seen_from = partial(_seen_from, rebase, bucket, at)
+                made = staged.get(bucket)
+                if bucket in ready and ready[bucket].fits(state, seen_from(ready[bucket].at), time_ms):
                     staged[bucket] = ready[bucket].placed(at)
-                elif not self._is_right(staged.get(bucket), at):
+                elif made is not None and made.values is not None and made.at == seen_from(made.at):
+                    staged[bucket] = replace(made, at=at)  # made here by an earlier attempt
+                else:
                     moved[bucket] = at
             staged.update(self.stager.staged(batches, moved, state))
-            return (*emptying, *self._actions(staged, state, time_ms, transaction))
+            rewrites = read is not None or overwrite
+            appended = self._actions(staged, state, time_ms, transaction, rewrites=rewrites)
+            return (*emptying, *appended)
 
         committed = self._committed(plan, transaction)
         if committed.replay_of is not None:
@@ -113,18 +123,28 @@ class KeyedWriter:
             "written, write again",
         )
 
-    @staticmethod
-    def _is_right(staged: StagedChanges | None, at: Place) -> bool:
-        """Whether changes of an earlier attempt, made here, need not be worked out again."""
-        return staged is not None and staged.values is not None and staged.at == at
+    def _rebase(self, read: ReadBase, batches: Mapping[int, KeyedBatch]) -> Rebase:
+        """With all that was committed until now judged, while nobody waits for the commit's attempt."""
+        rebase = Rebase(read, self.stager.storage, self.stager.layout)
+        state = self.log.refresh()
+        if not state.dropped and state.schema_id == self.stager.layout.schema_id:
+            rebase.judge(state, batches)
+        return rebase
 
     def _actions(
-        self, staged: Mapping[int, StagedChanges], state: TableState, time_ms: int, transaction: Transaction | None
+        self,
+        staged: Mapping[int, StagedChanges],
+        state: TableState,
+        time_ms: int,
+        transaction: Transaction | None,
+        *,
+        rewrites: bool,
     ) -> Sequence[Action]:
         added = [(s.offsets.start, s.segment) for s in staged.values() if s.segment is not None]
         if not added and transaction is None:
             return ()
-        segments = tuple(s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
+        placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
+        segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
     def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
@@ -142,3 +162,8 @@ class KeyedWriter:
                 tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
             except StreamhouseError as error:
                 logger.warning("bucket %d was not applied locally, the next use replays the log: %s", bucket, error)
+
+
+def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:
+    """Where a bucket is, for changes that were made at one place: there, if what they depend on is as it was."""
+    return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at

@@ -9,7 +9,7 @@ Rows are read from this host's tablets in steps, and their deletions staged as s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -174,7 +174,8 @@ def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> 
     for deletions in staged.values():
         end = deletions.at[1]
         for found in deletions.segments:
-            segments.append(found.segment.placed(end, state.version + 1, time_ms))
+            placed = found.segment.placed(end, state.version + 1, time_ms)
+            segments.append(replace(placed, rewrites=True))  # which rows are deleted was read
             inline.append(found.inline_rows)
             end += found.segment.num_rows
     return (Append(tuple(segments), tuple(inline)),) if segments else ()

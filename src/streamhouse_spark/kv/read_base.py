@@ -1,13 +1,19 @@
-"""What an operation read before it writes: UPDATE, DELETE and MERGE are right only while that is still the table."""
+"""What an operation read before it writes, and what may have happened since: UPDATE, DELETE and MERGE depend on it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.state import TableState
+
+Scope = Callable[[TableState, pa.RecordBatch], bool]
+"""Whether an operation may have read rows such as these, which have the columns of the state's schema. False only where
+its filters leave out every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,34 +21,39 @@ class ReadBase:
     """Where each bucket began and ended in the one state that an operation read.
 
     Every change of a row is at an offset of its own and every truncation moves a beginning, so equal places mean equal
-    rows. Merging, tiering, trimming and new properties move neither and are no conflict.
+    rows. Merging, tiering, trimming and new properties move neither and are no conflict. What lies between these ends
+    and newer ones is for `streamhouse_spark.kv.rebase` to judge.
     """
 
     table_uuid: str
     buckets: Mapping[int, tuple[int, int]]
     """Bucket → its first offset since the table was last truncated, and its end."""
+    is_strict: bool = False
+    """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
+    so that what it makes of a key may depend on the rows of other keys."""
+    scope: Scope | None = field(default=None, compare=False)
+    """Which rows were read; None for all. It does not travel as text."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:
         places = {bucket: (state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
         return cls(state.table_uuid, places)
 
+    def require_there(self, state: TableState) -> None:
+        """Raises `CommitConflictError` where ``state`` is not of the table that was read, or was truncated since."""
+        if state.table_uuid != self.table_uuid:
+            raise changed(state, f"it is table {state.table_uuid} and was {self.table_uuid}, which was dropped")
+        for bucket, (began, _) in self.buckets.items():
+            if (begins := state.first_offset(bucket)) != began:
+                raise changed(state, f"it was truncated at offset {begins} of bucket {bucket}")
+
     def require(self, state: TableState) -> None:
         """Raises `CommitConflictError` where the rows of ``state`` are not those that were read."""
-        now = ReadBase.of(state)
-        if now == self:
-            return
-        what = f"it is table {now.table_uuid} and was {self.table_uuid}, which was dropped"
-        if now.table_uuid == self.table_uuid:
-            bucket = min(b for b in {*now.buckets, *self.buckets} if now.buckets.get(b) != self.buckets.get(b))
-            (begins, ends), (began, ended) = now.buckets.get(bucket, (0, 0)), self.buckets.get(bucket, (0, 0))
-            what = f"bucket {bucket} ended at offset {ended} and ends at {ends}"
-            if begins != began:
-                what = f"it was truncated at offset {begins} of bucket {bucket}"
-        raise CommitConflictError(
-            f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
-            "written, run the statement again"
-        )
+        self.require_there(state)
+        for bucket, (_, ended) in self.buckets.items():
+            if (ends := state.buckets[bucket].end) != ended:
+                why = "it reads the table more than once" if self.is_strict else "what else it reads is newer"
+                raise changed(state, f"bucket {bucket} ended at offset {ended} and ends at {ends}, and {why}")
 
     def to_text(self) -> str:
         places = [[bucket, *ends] for bucket, ends in sorted(self.buckets.items())]
@@ -52,3 +63,11 @@ class ReadBase:
     def from_text(cls, text: str) -> ReadBase:
         found = json.loads(text)
         return cls(found["table"], {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]})
+
+
+def changed(state: TableState, what: str) -> CommitConflictError:
+    """The conflict of an operation with what was committed since it read the table."""
+    return CommitConflictError(
+        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
+        "written, run the statement again"
+    )

@@ -161,6 +161,7 @@ def _merged(
         stats=united_stats(rows.stats, schema),
         partitions=united_partitions(rows.partitions),
         index_bytes=index.to_bytes(),
+        rewrites=any(s.rewrites for s in run.segments),
     )
 
 

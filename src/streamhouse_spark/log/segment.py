@@ -106,6 +106,8 @@ class Segment:
     index_bytes: bytes = b""
     unpacked_bytes: int | None = None
     """What its rows take in memory, where it is compressed; None also where an older version wrote it."""
+    rewrites: bool = False
+    """Whether some of its rows are changes of an operation that read the table: an UPDATE, DELETE or MERGE."""
 
     @property
     def memory_bytes(self) -> int:
@@ -173,6 +175,8 @@ class Segment:
             out["stats"] = dict(self.stats)
         if self.partitions is not None:
             out["partitions"] = [list(p) for p in self.partitions]
+        if self.rewrites:
+            out["rewrites"] = True
         return out
 
     @classmethod
@@ -195,4 +199,5 @@ class Segment:
             stats=data.get("stats"),
             partitions=tuple(tuple(p) for p in partitions) if partitions is not None else None,
             index_bytes=index_bytes,
+            rewrites=data.get("rewrites", False),
         )

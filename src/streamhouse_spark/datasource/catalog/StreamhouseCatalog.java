@@ -27,6 +27,7 @@ import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.ValueVector;
@@ -48,6 +49,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.util.CharVarcharUtils;
 import org.apache.spark.sql.connector.catalog.Column;
@@ -134,6 +136,7 @@ import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.connector.write.SupportsDelta;
 import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
@@ -147,10 +150,12 @@ import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.PredicateUtils;
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
@@ -186,6 +191,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * A Spark catalog whose every decision is made in Python: what tables there are, what a query reads, what a write does.
@@ -1008,7 +1014,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new TableScanBuilder(this, options.asCaseSensitiveMap(), true);
+    return new TableScanBuilder(this, options.asCaseSensitiveMap(), null);
   }
 
   /** The same name at the same state has the same rows: so Spark finds what it has cached. */
@@ -1363,22 +1369,27 @@ class TableWrite implements Write {
   @Override
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
-    if (!isMerge()) return new PlainBatchWrite(inner.toBatch());
+    LogicalPlan merged = merged();
+    if (merged == null) return new PlainBatchWrite(inner.toBatch());
+    boolean readsOnce =
+        Statements.leaves().stream().filter(leaf -> !leaf.equals(merged)).noneMatch(
+            leaf -> Statements.mayRead(leaf, table));
     JsonNode described = KeyedOperation.described(table, RowLevelOperation.Command.MERGE, options);
-    Write merged = table.writer(info, info.schema(), KeyedOperation.read(described)).build();
-    return new PlainBatchWrite(merged.toBatch());
+    Write write = table.writer(info, info.schema(), KeyedOperation.read(described, readsOnce, null)).build();
+    return new PlainBatchWrite(write.toBatch());
   }
 
   /**
-   * Whether this is a MERGE that only inserts. Spark makes an append of it, whose query reads the very relation that it
-   * appends to, and asks for no operation; an INSERT that reads the table has a relation of its own for that.
+   * The relation that is written, where this is a MERGE that only inserts; else null. Spark makes an append of it, whose
+   * query reads the very relation that it appends to, and asks for no operation; an INSERT that reads the table has a
+   * relation of its own for that.
    */
-  private boolean isMerge() {
-    String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
-    QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
-    if (running == null || !(running.analyzed() instanceof V2WriteCommand)) return false;
-    V2WriteCommand command = (V2WriteCommand) running.analyzed();
-    return command.query().collectLeaves().exists(leaf -> leaf.equals(command.table()));
+  private static LogicalPlan merged() {
+    LogicalPlan running = Statements.running();
+    if (!(running instanceof V2WriteCommand)) return null;
+    V2WriteCommand command = (V2WriteCommand) running;
+    LogicalPlan written = (LogicalPlan) command.table();
+    return command.query().collectLeaves().exists(leaf -> leaf.equals(written)) ? written : null;
   }
 
   @Override
@@ -1563,6 +1574,38 @@ final class BucketedWrite extends TableWrite implements ClusteredByBucket {
   }
 }
 
+/** The statement that is running. */
+final class Statements {
+  private Statements() {}
+
+  /** Its analyzed plan; null where none is known. */
+  static LogicalPlan running() {
+    String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+    QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
+    return running == null ? null : running.analyzed();
+  }
+
+  /** All that it reads, in subqueries too. */
+  static List<LogicalPlan> leaves() {
+    List<LogicalPlan> found = new ArrayList<>();
+    LogicalPlan plan = running();
+    if (plan == null) return found;
+    found.addAll(CollectionConverters.asJava(plan.collectLeaves()));
+    for (LogicalPlan subquery : CollectionConverters.asJava(plan.subqueriesAll())) {
+      found.addAll(CollectionConverters.asJava(subquery.collectLeaves()));
+    }
+    return found;
+  }
+
+  /** Whether a leaf may read this table, or what is derived from it. Of the data source's own path only Python knows. */
+  static boolean mayRead(LogicalPlan leaf, ReadableTable table) {
+    if (!(leaf instanceof DataSourceV2Relation)) return false;
+    Table read = ((DataSourceV2Relation) leaf).table();
+    if (read instanceof RowLevelOperationTable) read = ((RowLevelOperationTable) read).table();
+    return read instanceof PythonTable || (read instanceof ReadableTable && ((ReadableTable) read).id().equals(table.id()));
+  }
+}
+
 final class Parallelism {
   private Parallelism() {}
 
@@ -1578,6 +1621,7 @@ final class KeyedOperation implements SupportsDelta {
   private final WritableTable table;
   private final Command command;
   private final JsonNode described;
+  private final List<TableScanBuilder> scans = new ArrayList<>();
 
   KeyedOperation(WritableTable table, RowLevelOperationInfo info) {
     this.table = table;
@@ -1591,9 +1635,30 @@ final class KeyedOperation implements SupportsDelta {
     return table.catalog.ask("row_level_operation", arguments);
   }
 
-  /** What the operation read, as its writer takes it. */
-  static Map<String, String> read(JsonNode described) {
-    return Map.of("__streamhouse_read", described.get("read").asText());
+  /** What the operation read, as its writer takes it. The filters are those of its one scan; null for all rows. */
+  static Map<String, String> read(JsonNode described, boolean readsOnce, Predicate[] filters) {
+    ObjectNode scope = Json.object().put("reads_once", readsOnce);
+    scope.set("schema_id", described.get("schema_id"));
+    ArrayNode trees = scope.putArray("filters");
+    if (filters != null) for (Predicate filter : filters) trees.add(Json.expression(filter));
+    return Map.of("__streamhouse_read", described.get("read").asText(), "__streamhouse_scope", scope.toString());
+  }
+
+  Map<String, String> read() {
+    return read(described, readsOnce(), scans.size() == 1 ? scans.get(0).pushedPredicates() : null);
+  }
+
+  /** Whether the running statement reads the table by this operation's scan and in no other way, such as a subquery. */
+  boolean readsOnce() {
+    int reads = 0;
+    for (LogicalPlan leaf : Statements.leaves()) {
+      boolean isOwn = leaf instanceof DataSourceV2Relation
+          && ((DataSourceV2Relation) leaf).table() instanceof RowLevelOperationTable
+          && ((RowLevelOperationTable) ((DataSourceV2Relation) leaf).table()).operation() == this;
+      if (isOwn) reads++;
+      else if (Statements.mayRead(leaf, table)) return false;
+    }
+    return reads == 1;
   }
 
   @Override
@@ -1611,7 +1676,9 @@ final class KeyedOperation implements SupportsDelta {
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ObjectNode pinned = ((ObjectNode) table.loaded.deepCopy()).put("pin", described.get("pin").asText());
     ReadableTable read = new ReadableTable(table.catalog, table.identifier, pinned);
-    return new TableScanBuilder(read, options.asCaseSensitiveMap(), false);
+    TableScanBuilder scan = new TableScanBuilder(read, options.asCaseSensitiveMap(), this);
+    scans.add(scan);
+    return scan;
   }
 
   @Override
@@ -1627,10 +1694,11 @@ final class KeyedOperation implements SupportsDelta {
     return new DeltaWriteBuilder() {
       @Override
       public DeltaWrite build() {
-        Write inner = table.writer(info, written, read(described)).build();
+        Write shown = table.writer(info, written, Map.of()).build();
+        Supplier<Write> inner = () -> table.writer(info, written, read()).build();
         return table.clusters(written)
-            ? new BucketedOperationWrite(table, inner, written)
-            : new OperationWrite(table, inner, written);
+            ? new BucketedOperationWrite(table, shown, inner, written)
+            : new OperationWrite(table, shown, inner, written);
       }
     };
   }
@@ -1638,34 +1706,37 @@ final class KeyedOperation implements SupportsDelta {
 
 class OperationWrite implements DeltaWrite {
   final WritableTable table;
-  private final Write inner;
+  private final Write shown;
+  private final Supplier<Write> inner;
   private final StructType written;
 
-  OperationWrite(WritableTable table, Write inner, StructType written) {
+  /** The writer is made when the statement runs, as it is told what else the statement reads; another one is shown. */
+  OperationWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
     this.table = table;
+    this.shown = shown;
     this.inner = inner;
     this.written = written;
   }
 
   @Override
   public String description() {
-    return inner.description();
+    return shown.description();
   }
 
   @Override
   public DeltaBatchWrite toBatch() {
-    return new OperationBatchWrite(new PlainBatchWrite(inner.toBatch()), written, table.schema.length());
+    return new OperationBatchWrite(new PlainBatchWrite(inner.get().toBatch()), written, table.schema.length());
   }
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return inner.supportedCustomMetrics();
+    return shown.supportedCustomMetrics();
   }
 }
 
 final class BucketedOperationWrite extends OperationWrite implements ClusteredByBucket {
-  BucketedOperationWrite(WritableTable table, Write inner, StructType written) {
-    super(table, inner, written);
+  BucketedOperationWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
+    super(table, shown, inner, written);
   }
 
   @Override
@@ -1816,16 +1887,17 @@ final class TableScanBuilder
         SupportsPushDownAggregates {
   private final ReadableTable table;
   private final Map<String, String> options;
-  private final boolean takesRuntimeFilters;
+  private final KeyedOperation operation;
   private StructType required;
   private Predicate[] predicates = new Predicate[0];
   private int limit = -1;
   private Scan answered;
 
-  TableScanBuilder(ReadableTable table, Map<String, String> options, boolean takesRuntimeFilters) {
+  /** The operation is null where the scan is not of one. */
+  TableScanBuilder(ReadableTable table, Map<String, String> options, KeyedOperation operation) {
     this.table = table;
     this.options = options;
-    this.takesRuntimeFilters = takesRuntimeFilters;
+    this.operation = operation;
     this.required = table.schema;
   }
 
@@ -1913,9 +1985,9 @@ final class TableScanBuilder
   @Override
   public Scan build() {
     if (answered != null) return answered;
-    return takesRuntimeFilters
+    return operation == null
         ? new FilteredTableScan(table, options, required, predicates, limit)
-        : new TableScan(table, options, required, predicates, limit);
+        : new TableScan(table, options, required, predicates, limit, operation);
   }
 }
 
@@ -1926,11 +1998,18 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   final List<Predicate> predicates;
   private final Map<String, String> options;
   private final int limit;
+  private final KeyedOperation operation;
   JsonNode plan;
   private boolean streaming;
 
   TableScan(
-      ReadableTable table, Map<String, String> options, StructType required, Predicate[] predicates, int limit) {
+      ReadableTable table,
+      Map<String, String> options,
+      StructType required,
+      Predicate[] predicates,
+      int limit,
+      KeyedOperation operation) {
+    this.operation = operation;
     this.table = table;
     this.options = options;
     this.required = required;
@@ -1948,6 +2027,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.set("options", Json.object(options));
     request.put("parallelism", Parallelism.ofSession());
     request.putArray("native_schemes").add("file");
+    if (operation != null) request.put("reads_once", operation.readsOnce());
     return request;
   }
 
@@ -2169,7 +2249,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filtering {
   FilteredTableScan(
       ReadableTable table, Map<String, String> options, StructType required, Predicate[] predicates, int limit) {
-    super(table, options, required, predicates, limit);
+    super(table, options, required, predicates, limit, null);
   }
 
   @Override

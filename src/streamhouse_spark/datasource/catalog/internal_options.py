@@ -11,6 +11,8 @@ UUID_OPTION: Final = "__streamhouse_uuid"
 """The table that the catalog loaded, beside its name in ``path``."""
 READ_OPTION: Final = "__streamhouse_read"
 """Of a write of UPDATE, DELETE or MERGE: the state that it read, a `ReadBase`."""
+SCOPE_OPTION: Final = "__streamhouse_scope"
+"""Of the same: which rows of it, a `ReadScope`."""
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
 """Of a write that Spark was asked to cluster such that each task has all rows of its buckets."""

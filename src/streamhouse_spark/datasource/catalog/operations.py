@@ -39,4 +39,5 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         "row_id": list(state.primary_key),
         "schema": offered_schema(arriving_schema(state.schema, state.primary_key), state.schema).json(),
         "read": ReadBase.of(state).to_text(),
+        "schema_id": state.schema_id,
     }

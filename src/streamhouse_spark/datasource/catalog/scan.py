@@ -123,12 +123,12 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """The work of one scan.
 
     Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` where the
-    scan is of a table that is written by what it reads, and that changed since it was loaded.
+    scan is of a table that is written by what it reads, here and elsewhere, and that changed since it was loaded.
     """
     pin = ReadPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
-    if pin.is_rewritten:
+    if pin.is_rewritten and not args.get("reads_once"):
         # Spark loads what else a statement reads anew when the statement runs: later than what it writes. Where nothing
         # happened until now, that is the same state.
         ReadBase.of(state).require(table.refresh())

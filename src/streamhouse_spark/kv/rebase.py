@@ -1,0 +1,126 @@
+"""Whether what an operation makes of the rows that it read is still right where others committed since.
+
+UPDATE, DELETE and MERGE decide about each key by that key's row, as it was in the state that they read (`ReadBase`).
+So what they write is right behind everything that was committed since, and is added there as it is, unless
+
+* a key that they **write** changed: then they would write over a row that they never saw, or insert one beside it;
+* another **operation that read the table** changed a row that they read, before or after the change: each of the two
+  would have missed what the other did, which no order of them explains. Such changes are marked in their segments
+  (`Segment.rewrites`). A write by key needs no look: what it makes of its keys does not depend on other rows, so it
+  stands behind the operation as well, whatever rows it makes;
+* the table was truncated, or it is another one.
+
+That is the level of isolation that Delta Lake calls WriteSerializable, with keys in the place of files. An operation
+that read the table more than once (a subquery about the table that it writes) decides about a key by other rows too:
+with `ReadBase.is_strict` every change of a row is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.storage import Storage
+
+CHANGES_MAX: Final = 1 << 24
+"""Changes of others that an operation looks through before it gives up."""
+_SHOWN_CHARS_MAX: Final = 200
+
+
+@dataclass(slots=True)
+class Rebase:
+    """One operation's view of what others commit; every change is looked at once, however many attempts there are."""
+
+    read: ReadBase
+    storage: Storage
+    layout: KeyedLayout
+    """By which the operation's keys are written."""
+    _judged: dict[int, int] = field(default_factory=dict)
+    """Bucket → up to which offset it was looked through."""
+    _num_changes: int = 0
+
+    def judge(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
+        """Raises `CommitConflictError` where the operation, which writes these batches, is in conflict with the state.
+
+        Reads the keys of what is new in the buckets that are written, and the rows of what other operations changed;
+        nothing where there is neither. A batch is only asked for where its bucket moved.
+        """
+        self.read.require_there(state)
+        if self.read.is_strict:
+            self.read.require(state)
+        records = InlineRecords(self.storage, state.table_uuid)
+        for bucket, (_, ended) in self.read.buckets.items():
+            new = OffsetRange(self._judged.get(bucket, ended), state.buckets[bucket].end)
+            if not new:
+                continue
+            try:
+                split = plan_range(state, bucket, new)
+            except OffsetsTrimmedError:
+                what = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
+                raise changed(state, what) from None
+            if bucket in batches:
+                self._require_unwritten(state, split, batches[bucket], records)
+            self._require_unread(state, split, records)
+            self._judged[bucket] = new.end
+
+    def keeps(self, bucket: int, made_at: tuple[int, int], at: tuple[int, int]) -> bool:
+        """Whether changes of the operation that were worked out at one place are the same at another, that was judged.
+
+        The rows of its keys were the same all the time since it read them.
+        """
+        return made_at[0] == at[0] and self.read.buckets[bucket][1] <= made_at[1] <= at[1]
+
+    def _require_unwritten(self, state: TableState, split: LogSplit, batch: KeyedBatch, records: InlineRecords) -> None:
+        self._num_changes += len(split.offsets)
+        if self._num_changes > CHANGES_MAX:
+            raise changed(state, f"{self._num_changes} changes are too many to look through, {CHANGES_MAX} are not")
+        for found in self._rows(state, split, records, only_keys=True):
+            hits = batch.has(encode_keys(found.batch.columns))
+            if hits.any():
+                place = int(np.argmax(hits))
+                raise changed(
+                    state, f"{self._shown(found, place)}, which it writes, was changed at {_at(found, place)}"
+                )
+
+    def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
+        """No row of other operations' changes, as it was or as it is, is one that this one may have read."""
+        rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
+        for found in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
+            if self.read.scope is None or self.read.scope(state, found.batch):
+                row = f"{self._shown(found, 0)}, which it may have read,"
+                raise changed(state, f"{row} was changed by another such statement at {_at(found, 0)}")
+
+    def _rows(
+        self, state: TableState, split: LogSplit, records: InlineRecords, *, only_keys: bool
+    ) -> Iterator[LogBatch]:
+        """The rows of a split, without the kind of change."""
+        schema = self.layout.values.schema
+        names = self._key_names if only_keys else schema.names
+        return read_split(self.storage, split, state.written_schema(self.layout.schema_id), names, records=records)
+
+    @property
+    def _key_names(self) -> tuple[str, ...]:
+        return tuple(self.layout.values.schema.names[place] for place in self.layout.key_places)
+
+    def _shown(self, found: LogBatch, place: int) -> str:
+        values = (f"{name} = {found.batch.column(name)[place].as_py()!r}" for name in self._key_names)
+        text = ", ".join(values)
+        return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
+def _at(found: LogBatch, place: int) -> str:
+    """Where a change is. Segments that were merged no longer tell the commits of their rows."""
+    offset = f"offset {found.base_offset + place} of bucket {found.bucket}"
+    return offset if len(found.segment.time_runs[1]) > 1 else f"{offset} (commit {found.segment.commit})"
