@@ -45,6 +45,7 @@ def maintain(
     has_lake = table.refresh().recorded_lake is not None and table.properties.datalake_enabled
     lake = table.open_lake() if has_lake else None
     if lake is not None and not dry_run:
+        lake.require_home("maintenance")
         _require_kept(table, lake)
     merged, trimmed, snapshots = 0, {}, 0
     if not dry_run:
