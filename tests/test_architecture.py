@@ -82,12 +82,13 @@ HEAVY = [
 
 PUBLIC = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
-    "lookup_join", "delta_join",
+    "lookup_join", "delta_join", "relocate",
     "BucketOffsets", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
     "TransactionConflictError", "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
-    "LakeMismatchError", "CorruptDataError", "FormatVersionError", "MissingExtraError", "StorageError",
+    "LakeMismatchError", "WarehouseMovedError", "CorruptDataError", "FormatVersionError", "MissingExtraError",
+    "StorageError",
     "__version__",
 }  # fmt: skip
 """What users may import. A name that goes breaks them; a name that comes is a promise."""

@@ -19,6 +19,7 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
     TransactionConflictError,
+    WarehouseMovedError,
     WarehouseNotFoundError,
 )
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
@@ -53,6 +54,7 @@ __all__ = [
     "Transaction",
     "TransactionConflictError",
     "Warehouse",
+    "WarehouseMovedError",
     "WarehouseNotFoundError",
     "__version__",
     "configure",

@@ -22,6 +22,7 @@
     │   └── ObjectExistsError                   (internal) put-if-absent found an object
     ├── LakeMismatchError          INVALID      the lake table is not the one that is needed
     ├── LakeRolledBackError        FENCED       the lake went back behind the recorded offsets
+    ├── WarehouseMovedError        FENCED       the warehouse is opened elsewhere than it was written
     ├── CorruptDataError           CORRUPT      bytes that do not match their checksum
     └── FormatVersionError         INVALID      a file written by a newer version
 
@@ -154,6 +155,10 @@ class LakeMismatchError(StreamhouseError):
 
 
 class LakeRolledBackError(StreamhouseError):
+    kind = ErrorKind.FENCED
+
+
+class WarehouseMovedError(StreamhouseError):
     kind = ErrorKind.FENCED
 
 

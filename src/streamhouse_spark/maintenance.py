@@ -44,6 +44,7 @@ def maintain(
     check_grace(grace_ms)
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
+        lake.require_home("maintenance")
         _require_kept(table, lake)
     merged, trimmed, snapshots = 0, {}, 0
     if not dry_run:

@@ -19,12 +19,13 @@ from streamhouse_spark.log import frame as frame_module
 from streamhouse_spark.log.actions import Append, Payload
 from streamhouse_spark.log.checkpoint import newest_checkpoint, read_checkpoint, read_floor, write_checkpoint
 from streamhouse_spark.log.frame import decode_frame, encode_frame
+from streamhouse_spark.log.home import new_warehouse_file
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segment_writer import write_batches
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import parse_number, segment_key
+from streamhouse_spark.paths import WAREHOUSE_KEY, parse_number, segment_key
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
@@ -204,7 +205,7 @@ class TestWriting:
                 pointer = names.NamePointer(pointer.number + 1, said["uuid"])
         assert {info.key: store.read(info.key) for info in store.list("")} == {
             k: d for k, d in FILES.items() if not k.startswith("tables/")
-        }
+        } | {WAREHOUSE_KEY: new_warehouse_file(store, header("warehouse", "streamhouse.json")["id"]).to_bytes()}
 
     def test_segments(self, golden, wh):
         seen = set()

@@ -332,6 +332,9 @@ class LakeTable(Protocol):
     def with_state(self, state: TableState) -> Self:
         """The same lake table, for the table as a state has it."""
 
+    def require_home(self, doing: str) -> None:
+        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+
     def create_or_adopt(self) -> None:
         """Make the lake table exist and fit: its columns become those of the table, by what was added, renamed, dropped
         and widened.

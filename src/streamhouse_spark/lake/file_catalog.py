@@ -46,7 +46,10 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg_io import StorageFileIO
 from streamhouse_spark.lake.iceberg_metadata import parsed, remember, updated
+from streamhouse_spark.lake.iceberg_moved import Move, moved_metadata
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.log.home import moved_error
+from streamhouse_spark.places import is_same_place, recorded_root
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
@@ -154,6 +157,7 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
         base = self._newest(key, from_number=_version_number(table.metadata_location))
+        self._require_home(key, base.metadata)
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
                 f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
@@ -373,13 +377,29 @@ class FileCatalog(MetastoreCatalog):
         return self._io.files.location_of(_version_key(key, number))
 
     def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
+        """With the locations where the files are, wherever the metadata was written."""
+        metadata, io = version.metadata, self._io
+        if (move := self._move(key, metadata)) is not None:
+            metadata, io = moved_metadata(metadata, move), StorageFileIO(self._storage, self.properties, move)
         return Table(
             identifier=Catalog.identifier_to_tuple(identifier),
-            metadata=version.metadata,
+            metadata=metadata,
             metadata_location=self._location(key, version.number),
-            io=self._io,
+            io=io,
             catalog=self,
         )
+
+    def _move(self, key: str, metadata: TableMetadata) -> Move | None:
+        """Where the table was moved from and to; None for one that lies where its metadata says."""
+        root = recorded_root(metadata.location, key)
+        if root is None or is_same_place(root, self._storage.url):
+            return None
+        return Move.to(root, self._storage.url)
+
+    def _require_home(self, key: str, metadata: TableMetadata) -> None:
+        move = self._move(key, metadata)
+        if move is not None:
+            raise moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
     # -- what files alone cannot do -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.places import plain_location, plain_root, same_directory_above
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class FileAccess(Protocol):
     def create(self, location: str) -> AbstractContextManager[Sink]:
         """Write a new file, durable and visible when the context ends well."""
 
+    def is_named(self, name: str, location: str) -> bool:
+        """Whether ``name``, as it stands in a file of deleted positions, means the data file at a location."""
+
 
 class StorageFiles:
     """Files inside a warehouse, by location."""
@@ -36,24 +40,43 @@ class StorageFiles:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._root = storage.url.rstrip("/") + "/"
+        self._plain_root = plain_root(storage.url) + "/"
+        self._aliases: list[str] = []
+        """Other names of the root that locations began with."""
 
     def location_of(self, key: str) -> str:
         """How a key of the warehouse is written in lake metadata."""
         return self._root + key
 
     def holds(self, location: str) -> bool:
-        return _plain(location).startswith(self._root)
+        return self._find_key(location) is not None
 
     def key_of(self, location: str) -> str:
         """The warehouse key of a location. Raises `LakeMismatchError` outside the warehouse."""
-        plain = _plain(location)
-        key = plain[len(self._root) :]
-        if not plain.startswith(self._root) or ".." in key.split("/"):
+        key = self._find_key(location)
+        if key is None or ".." in key.split("/"):
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse {self.storage.url}; "
                 "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings",
             )
         return key
+
+    def _find_key(self, location: str) -> str | None:
+        """The location relative to the root, by whatever name of it; None outside."""
+        plain = plain_location(location)
+        for root in (self._plain_root, *self._aliases):
+            if plain.startswith(root):
+                return plain[len(root) :]
+        root_path = self.storage.local_path("") if plain.startswith("/") and "/../" not in plain else None
+        alias = same_directory_above(plain, root_path) if root_path is not None else None
+        if alias is None:
+            return None
+        self._aliases.append(f"{alias}/")
+        return plain[len(alias) + 1 :]
+
+    def is_named(self, name: str, location: str) -> bool:
+        """Files of deleted positions of a warehouse that was moved still have the names of the old place."""
+        return name == location or name.endswith(f"/{self.key_of(location)}")
 
     def open_input(self, location: str) -> pa.NativeFile:
         key = self.key_of(location)
@@ -75,10 +98,6 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     from streamhouse_spark.lake.iceberg_io import outside_files
 
     return outside_files(settings, location)
-
-
-def _plain(location: str) -> str:
-    return location.removeprefix("file://") if location.startswith("file:///") else location
 
 
 class RangeReader(io.RawIOBase):

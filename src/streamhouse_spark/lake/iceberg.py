@@ -96,10 +96,15 @@ class IcebergLake:
     def exists(self) -> bool:
         return self.place.exists()
 
+    def require_home(self, doing: str) -> None:
+        self.place.require_home(doing)
+
     def create_or_adopt(self) -> None:
+        self.place.require_home("making the lake table")
         self.place.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
+        self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
@@ -157,6 +162,7 @@ class IcebergLake:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write_context(self) -> WriteContext:
+        self.place.require_home("tiering")
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
@@ -183,11 +189,14 @@ class IcebergLake:
         expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
         starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
+        self.place.require_home("tiering")
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
     def drop_partitions(
         self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
+        if not dry_run:
+            self.place.require_home("dropping a partition")
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
@@ -267,20 +276,30 @@ class IcebergLake:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
+        if not dry_run:
+            self.place.require_home("compaction")
         work = compact_keyed if self.place.spec.primary_key else compact
         report, snapshot_id = work(self.place, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        if not dry_run:
+            self.place.require_home("expiry")
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
     def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        if not dry_run:
+            self.place.require_home("removing orphans")
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        if not dry_run:
+            self.place.require_home("joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+        if not dry_run:
+            self.place.require_home("pruning metadata")
         catalog = self.place.catalog
         return (
             catalog.prune_versions(self.place.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []

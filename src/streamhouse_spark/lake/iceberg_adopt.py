@@ -31,6 +31,7 @@ from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_errors import commit_answers
+from streamhouse_spark.lake.iceberg_io import StorageFileIO
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import (
     plan_splits,
@@ -143,6 +144,7 @@ class IcebergAdoption:
     def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
         """See the module."""
         place = self._place(spec)
+        place.require_home("adoption")
         table_uuid = spec.table_uuid
 
         def validated(metadata: TableMetadata) -> Change:
@@ -162,6 +164,7 @@ class IcebergAdoption:
 
     def release(self, spec: LakeTableSpec) -> None:
         place = self._place(spec)
+        place.require_home("releasing the lake table")
         table = place.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != spec.table_uuid:
             return
@@ -183,13 +186,14 @@ def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
         return []
-    location = table.location()
-    if files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
+    location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
+    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
         return []
     found = f"{place.storage.url}/{place.spec.location}"
+    there = "there" if move is None else f"at {move.back().of(location)}"
     text = (
-        f"its metadata says that it lies there, it was found at {found}: it was moved or copied; rewrite its metadata "
-        "with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
+        f"its metadata says that it lies {there}, it was found at {found}: it was moved or copied; rewrite its "
+        "metadata with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
     )
     return [text]
 

@@ -18,9 +18,10 @@ from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
+from streamhouse_spark.lake.iceberg_moved import Move, moved_avro
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
@@ -66,35 +67,37 @@ def lake_metadata(location: str) -> Iterator[None]:
 
 
 class StorageFileIO(FileIO):
-    """Locations inside the warehouse go through its storage; any other through pyiceberg's own file access."""
+    """Locations inside the warehouse go through its storage; any other is only read, by pyiceberg's own file access.
 
-    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT) -> None:
+    With a ``move``, metadata that was written elsewhere is read as if it had been written here.
+    """
+
+    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
         super().__init__(properties)
         self.files = StorageFiles(storage)
+        self.move = move
 
     def new_input(self, location: str) -> InputFile:
         if not self.files.holds(location):
             return load_file_io(self.properties, location).new_input(location)
-        return _StorageInput(location, self.files)
+        return _StorageInput(location, self.files, self.move)
 
     def new_output(self, location: str) -> OutputFile:
-        if not self.files.holds(location):
-            return load_file_io(self.properties, location).new_output(location)
+        """Raises `LakeMismatchError` outside the warehouse."""
         return _StorageOutput(location, self.files)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Raises `LakeMismatchError` outside the warehouse."""
         where = location if isinstance(location, str) else location.location
-        if not self.files.holds(where):
-            load_file_io(self.properties, where).delete(where)
-        else:
-            self.files.storage.delete(self.files.key_of(where))
+        self.files.storage.delete(self.files.key_of(where))
 
 
 class _StorageInput(InputFile):
-    def __init__(self, location: str, files: StorageFiles) -> None:
+    def __init__(self, location: str, files: StorageFiles, move: Move | None = None) -> None:
         super().__init__(location)
         self._files = files
         self._key = files.key_of(location)
+        self._move = move
 
     def __len__(self) -> int:
         return self._files.storage.size_bytes(self._key)
@@ -109,7 +112,8 @@ class _StorageInput(InputFile):
     def open(self, seekable: bool = True) -> InputStream:
         try:
             if self._key.endswith(".avro"):
-                return io.BytesIO(whole_avro(self._files.storage.read(self._key), self.location))
+                data = whole_avro(self._files.storage.read(self._key), self.location)
+                return io.BytesIO(data if self._move is None else moved_avro(data, self.location, self._move))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:
             raise FileNotFoundError(str(error)) from error
@@ -164,10 +168,13 @@ class _BufferedOutput(io.BytesIO):
 
 
 class CatalogFiles:
-    """Data files of a table that another catalog keeps outside the warehouse, through pyiceberg's file access."""
+    """Data files outside the warehouse, through pyiceberg's file access; read only, unless another catalog keeps them
+    there.
+    """
 
-    def __init__(self, file_io: FileIO) -> None:
+    def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
         self._io = file_io
+        self._is_writable = is_writable
 
     def open_input(self, location: str) -> pa.NativeFile:
         try:
@@ -176,7 +183,16 @@ class CatalogFiles:
             raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
+        """Raises `LakeMismatchError` where no catalog outside the warehouse is named."""
+        if not self._is_writable:
+            raise LakeMismatchError(
+                f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
+                "lake table with lake.iceberg.catalog.* settings, or let write.data.path of the table be inside"
+            )
         return self._create(location)
+
+    def is_named(self, name: str, location: str) -> bool:
+        return name == location
 
     @contextmanager
     def _create(self, location: str) -> Iterator[Sink]:
@@ -198,7 +214,8 @@ class _StreamSink:
 
 def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
     """How to reach data files outside the warehouse, with the settings of the warehouse and of its lake catalog."""
-    return CatalogFiles(load_file_io(catalog_properties(settings), location))
+    is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
+    return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
 
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, CompactGroup, S
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_errors import commit_answers
-from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg_io import StorageFileIO, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import own_projection
@@ -210,4 +210,6 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     gone = [s for s in before.snapshots if s.snapshot_id not in left]
     kept: Mapping[str, None] = files_of(table, after.snapshots)
     doomed = [location for location in files_of(table, gone) if location not in kept]
+    if isinstance(table.io, StorageFileIO):  # what other engines put outside the warehouse is theirs
+        doomed = [location for location in doomed if table.io.files.holds(location)]
     return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))

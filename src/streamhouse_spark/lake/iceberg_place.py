@@ -24,6 +24,7 @@ from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properti
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
+from streamhouse_spark.log.home import Home
 from streamhouse_spark.paths import LAKE_PREFIX
 from streamhouse_spark.storage import Storage
 
@@ -62,6 +63,11 @@ class IcebergPlace:
         self.settings = dict(settings or {})
         self.world = world or World()
         self._catalog_opened: Catalog | None = None
+        self._home = Home(storage)
+
+    def require_home(self, doing: str) -> None:
+        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        self._home.require(f"{doing} of {self.spec.path}")
 
     def exists(self) -> bool:
         return self.find() is not None
@@ -70,6 +76,7 @@ class IcebergPlace:
         """The same place, for the table as it is with other columns."""
         place = IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
         place._catalog_opened = self._catalog_opened
+        place._home = self._home
         return place
 
     def create_or_adopt(self) -> None:

@@ -83,10 +83,15 @@ class PaimonLake:
     def exists(self) -> bool:
         return self.place.exists()
 
+    def require_home(self, doing: str) -> None:
+        self.place.require_home(doing)
+
     def create_or_adopt(self) -> None:
+        self.place.require_home("making the lake table")
         self.place.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
+        self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
@@ -99,6 +104,7 @@ class PaimonLake:
         return described(self.place, table.snapshot) if table.snapshot else None
 
     def settled(self) -> LakeSnapshot | None:
+        self.place.require_home("settling snapshots")
         return settled(self.place)
 
     def was_replaced(self, snapshot_id: int) -> bool:
@@ -138,6 +144,7 @@ class PaimonLake:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write_context(self) -> WriteContext:
+        self.place.require_home("tiering")
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
@@ -165,11 +172,14 @@ class PaimonLake:
         expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
         starts: Mapping[int, int] = NEVER_TRUNCATED,
     ) -> LakeSnapshot | None:
+        self.place.require_home("tiering")
         return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
 
     def drop_partitions(
         self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
+        if not dry_run:
+            self.place.require_home("dropping a partition")
         report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
@@ -240,15 +250,21 @@ class PaimonLake:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
+        if not dry_run:
+            self.place.require_home("compaction")
         if self.place.spec.primary_key:
             return compact_keyed(self.place, dry_run=dry_run)
         report, snapshot = compact_log(self.place, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        if not dry_run:
+            self.place.require_home("expiry")
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
     def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        if not dry_run:
+            self.place.require_home("removing orphans")
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface

@@ -136,6 +136,7 @@ class PaimonAdoption:
     def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
         """See the module."""
         place = self._place(spec)
+        place.require_home("adoption")
         claimed = _put_claim(place, examined)
         # Whoever expires snapshots keeps those that hold offsets.
         place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
@@ -155,6 +156,7 @@ class PaimonAdoption:
     def release(self, spec: LakeTableSpec) -> None:
         """**Commit point:** the next schema's file, without the owner. What kept snapshots goes before it."""
         place = self._place(spec)
+        place.require_home("releasing the lake table")
         table = place.find()
         if table is None or table.owner != spec.table_uuid:
             return

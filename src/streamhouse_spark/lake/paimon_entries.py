@@ -13,9 +13,11 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.parallel import in_parallel
+from streamhouse_spark.places import plain_location
 
 ADD: Final = 0
 DELETE: Final = 1
@@ -80,7 +82,7 @@ class MetadataReader:
 
     def location(self, entry: ManifestEntry) -> str:
         if entry.file.external_path:
-            return str(entry.file.external_path)
+            return external_location(self._files.files, self._table.location, str(entry.file.external_path))
         values = entry.partition.values
         found: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
         return found
@@ -94,6 +96,14 @@ class MetadataReader:
     def _expect(self, name: str, size_bytes: int | None) -> None:
         if size_bytes is not None:
             self._files.sizes[f"{self._folder}/{name}"] = size_bytes
+
+
+def external_location(files: StorageFiles, table_location: str, external_path: str) -> str:
+    """Where a file lies that says its own path: below the table also where the warehouse was moved since."""
+    if files.holds(external_path):
+        return external_path
+    _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
+    return f"{table_location}/{rest}" if below else external_path
 
 
 def live_entries(place: PaimonPlace, table: PaimonTable) -> list[ManifestEntry]:

@@ -28,6 +28,7 @@ from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_schema import differences, paimon_schema
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder, consumer_text
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.home import Home
 from streamhouse_spark.storage import Storage
 
 ATTEMPTS_MAX = 5
@@ -90,6 +91,11 @@ class PaimonPlace:
         self.world = world or World()
         self.files = StorageFiles(storage)
         self.snapshots = SnapshotFolder(storage, spec.location)
+        self._home = Home(storage)
+
+    def require_home(self, doing: str) -> None:
+        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        self._home.require(f"{doing} of {self.spec.path}")
 
     @property
     def location(self) -> str:
@@ -97,7 +103,9 @@ class PaimonPlace:
 
     def with_spec(self, spec: LakeTableSpec) -> PaimonPlace:
         """The same place, for the table as it is with other columns."""
-        return PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+        place = PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+        place._home = self._home
+        return place
 
     def exists(self) -> bool:
         try:

@@ -258,13 +258,12 @@ def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) 
 def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
     try:
         with _opened(files, delete, dictionaries=("file_path",)) as file:
-            is_own = _names_only(file, location)
+            is_own = _names_only(files, file, location)
             table = file.read(columns=["pos"] if is_own else ["file_path", "pos"])
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
         if not is_own:
             paths = table["file_path"].combine_chunks()
-            which = pc.index_in(pa.array([location]), paths.dictionary)[0].as_py()
-            table = table.filter(pc.equal(paths.indices, -1 if which is None else which))
+            table = table.filter(pc.equal(paths.indices, _place_of(files, paths.dictionary, location)))
         positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
     except ObjectNotFoundError as error:
         raise _expired(delete) from error
@@ -277,12 +276,20 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
     return positions
 
 
-def _names_only(file: pq.ParquetFile, location: str) -> bool:
+def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
+    """The place of a data file among the names of data files; -1 where it is not among them."""
+    which = pc.index_in(pa.array([location]), names)[0].as_py()
+    if which is None:
+        which = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
+    return int(which)
+
+
+def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
     """Whether the footer says that all positions are of this one data file."""
     place = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
         found = file.metadata.row_group(i).column(place).statistics
-        if found is None or not found.has_min_max or not found.min == found.max == location:
+        if found is None or not found.has_min_max or found.min != found.max or not files.is_named(found.min, location):
             return False
     return True
 

@@ -97,9 +97,11 @@ class TieringJob:
         """Tier every row that was committed before the call, in as many rounds as that takes.
 
         Safe at any time, any number of times at once. Raises `CommitConflictError` when others keep winning,
-        `LakeRolledBackError`, `LakeMismatchError`, `CommitStateUnknownError`, or what ``run_tasks`` raises.
+        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, or what
+        ``run_tasks`` raises.
         """
         started_ms = self._world.clock.boot_ms()
+        self._lake.require_home("tiering")
         state = self._refreshed()
         targets = state.ends
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []

@@ -29,6 +29,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.chains import last_object
 from streamhouse_spark.log.frame import decode_frame, encode_frame
+from streamhouse_spark.log.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
 from streamhouse_spark.storage import Storage
@@ -66,12 +67,7 @@ def require_warehouse(storage: Storage) -> None:
 
 
 def warehouse_exists(storage: Storage) -> bool:
-    try:
-        data = storage.read(WAREHOUSE_KEY)
-    except ObjectNotFoundError:
-        return False
-    decode_frame("warehouse", data, f"{storage.url}/{WAREHOUSE_KEY}")
-    return True
+    return read_warehouse_file(storage) is not None
 
 
 def create_warehouse(storage: Storage, world: World, *, around: str | None = None) -> None:
@@ -88,7 +84,7 @@ def create_warehouse(storage: Storage, world: World, *, around: str | None = Non
             "choose an empty or new directory",
         )
     with suppress(ObjectExistsError):
-        storage.put_if_absent(WAREHOUSE_KEY, encode_frame("warehouse", {"id": world.ids.new_uuid()}))
+        storage.put_if_absent(WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:

@@ -1,0 +1,63 @@
+"""Where a warehouse lies, as a location: one place can be written in several ways, and a moved one has another.
+
+A *location* is an absolute path of this machine or a URL, as lake metadata and ``streamhouse.json`` say it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+
+
+def plain_location(location: str) -> str:
+    """The location in one spelling: local files as a path, S3 as ``s3://``."""
+    if location.startswith("/"):
+        return location
+    return _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1)
+
+
+def plain_root(url: str) -> str:
+    """The root of a warehouse in one spelling, without a slash at its end."""
+    return plain_location(url).rstrip("/")
+
+
+def rebased(location: str, recorded_root: str, opened_root: str) -> str:
+    """The location below the root that was opened, if it lies below the one that was recorded; else the location.
+
+    Both roots are spelled as `plain_root` does it.
+    """
+    plain = plain_location(location)
+    return opened_root + plain[len(recorded_root) :] if _is_below(plain, recorded_root) else location
+
+
+def _is_below(plain: str, root: str) -> bool:
+    return plain == root or plain.startswith(f"{root}/")
+
+
+def recorded_root(location: str, key: str) -> str | None:
+    """The root of the warehouse that ``key`` lay in when its location was written; None if that is elsewhere."""
+    plain = plain_root(location)
+    return plain.removesuffix(f"/{key}") if plain.endswith(f"/{key}") else None
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Whether two roots are one place. Of local directories the file system is asked, so that a symbolic link, or a
+    mount seen by this process, is no other place.
+    """
+    first, second = plain_root(first), plain_root(second)
+    return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
+
+
+def same_directory_above(path: str, root: str) -> str | None:
+    """The nearest directory above a local path that is ``root`` by another name; None where none is."""
+    return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
+
+
+def _is_same_directory(first: str, second: str) -> bool:
+    try:
+        return Path(first).samefile(second)
+    except OSError:
+        return False
