@@ -93,17 +93,31 @@ class TableName:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """What a streaming query knows of the batch whose number is the version of its transaction."""
+
+    fingerprint: str | None = None
+    """Of what the query's checkpoint planned for the number; None where the checkpoint cannot be read from here."""
+    is_each_recorded: bool = False
+    """The query stores every batch, also one without rows: numbers that are missing are rows that are missing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """The durable identity of a write: ``version`` of ``app_id`` is stored at most once.
 
     ``app_id`` names a writer over restarts (a streaming query's id, or the option ``txnAppId``), ``version`` grows
     (its batch id, or ``txnVersion``). ``owner`` is the query that the application id belongs to, when it has one:
     another owner for a known ``app_id`` is an error, never a silent skip.
+
+    With ``batch`` the version is the number of a streaming query's batch. Then only the last one that is stored can
+    come again, and an older one is an error; without it, as for explicit ``txnVersion``, older versions are skipped.
     """
 
     app_id: str
     version: int
     owner: str | None = None
+    batch: StreamBatch | None = None
 
     def __post_init__(self) -> None:
         """Raises `InvalidOptionError` for what a record could not keep, or later versions not be compared with."""

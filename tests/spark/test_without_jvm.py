@@ -123,6 +123,21 @@ def test_query_id_is_found_in_the_checkpoint(tmp_path):
     assert query_transaction("app", 3, {"z"}, None, "a.b").owner == "z"
 
 
+def test_a_batch_is_known_by_what_the_checkpoint_planned_for_its_number(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text("v1 {at: 1}")
+
+    def fingerprint(number, location):
+        return query_transaction("app", number, {"z"}, location, "a.b").batch.fingerprint
+
+    known = fingerprint(3, f"file:{tmp_path}")
+    assert known == fingerprint(3, str(tmp_path))
+    assert fingerprint(4, str(tmp_path)) is None
+    assert fingerprint(3, "s3a://bucket/checkpoint") is fingerprint(3, None) is None
+    (tmp_path / "offsets" / "3").write_text("v1 {at: 2}")
+    assert fingerprint(3, str(tmp_path)) not in (known, None)
+
+
 def test_connection_travels_without_showing_settings():
     connection = Connection.of("/w", {"s3.secret-access-key": "HIDDEN"})
     assert pickle.loads(pickle.dumps(connection)) == connection

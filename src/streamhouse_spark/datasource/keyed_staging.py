@@ -30,12 +30,13 @@ from streamhouse_spark.column_defaults import same_defaults, without_defaults
 from streamhouse_spark.conversion import refuse_column
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, chunks, task_stager
+from streamhouse_spark.datasource.staging_task import StagedMessage, all_staged, chunks, require_planned, task_stager
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keyed_intents import BucketIntents, IntentWrite, ReadIntents, commit, prepare
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import PreparedChanges
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.scan import Adapter
 from streamhouse_spark.log.segment_reader import InlineRecords, read_segment
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment
@@ -91,6 +92,8 @@ class KeyedStagingPlan:
     """Whether Spark was asked to give a task all rows of its buckets."""
     missing: frozenset[int] = frozenset()
     """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
+    history: HistoryMark | None = None
+    """The newest record of the log when the write was planned."""
 
     @classmethod
     def of(
@@ -132,6 +135,7 @@ class KeyedStagingPlan:
             kind,
             routing,
             is_clustered,
+            history=state.anchors.newest,
         )
         names = {name.casefold() for name in given.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
@@ -162,9 +166,10 @@ class KeyedStagingPlan:
         """
         staged = self._staged(batches)
         if staged is None or not self.is_clustered:
-            return StagedMessage(staged, query_id)
+            return StagedMessage(staged, query_id, history=self.history)
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
-        return StagedMessage(staged, query_id, prepare(table, self.write, self.intents(table, staged.segments)))
+        prepared = prepare(table, self.write, self.intents(table, staged.segments))
+        return StagedMessage(staged, query_id, prepared, self.history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
         """Bucket → what reads its intents, in the order of the segments."""
@@ -230,6 +235,7 @@ def commit_intents(
 
     With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
     """
+    require_planned(table, messages)
     staged = all_staged(messages)
     if staged is not None and staged.table_uuid != table.uuid:
         raise CommitConflictError(

@@ -13,10 +13,12 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import xxhash
+
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.names import other_tables
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import Transaction
+from streamhouse_spark.model import StreamBatch, Transaction
 from streamhouse_spark.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -38,7 +40,8 @@ def query_transaction(
     query_id = next(iter(known), None) or _query_id_of(checkpoint)
     if app_id is None and query_id is None:
         return None
-    return Transaction(app_id or query_id or "", batch_id, query_id)
+    batch = StreamBatch(_fingerprint(checkpoint, batch_id), is_each_recorded=app_id is not None)
+    return Transaction(app_id or query_id or "", batch_id, query_id, batch)
 
 
 def no_identity(table: str) -> InvalidOptionError:
@@ -75,16 +78,31 @@ def _knows(state: TableState, batch: Transaction) -> bool:
     return batch.owner is not None and any(e.owner == batch.owner for e in state.transactions.values())
 
 
+def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
+    """Of the offsets and the time that Spark wrote down for the batch, once, before it ran it first."""
+    folder = _local(checkpoint)
+    if folder is None:
+        return None
+    try:
+        return xxhash.xxh3_128_hexdigest((folder / "offsets" / str(batch_id)).read_bytes())
+    except OSError:
+        return None
+
+
+def _local(checkpoint: str | None) -> Path | None:
+    parts = urlsplit(checkpoint or "")
+    if not checkpoint or parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path) if parts.scheme else checkpoint)
+
+
 def _query_id_of(checkpoint: str | None) -> str | None:
     """The id in a checkpoint's metadata file, where it can be read from here without Hadoop."""
-    if not checkpoint:
+    folder = _local(checkpoint)
+    if folder is None:
         return None
-    parts = urlsplit(checkpoint)
-    if parts.scheme not in ("", "file"):
-        return None
-    path = Path(unquote(parts.path) if parts.scheme else checkpoint) / "metadata"
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("id")
+        found = json.loads((folder / "metadata").read_text(encoding="utf-8")).get("id")
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) and found else None

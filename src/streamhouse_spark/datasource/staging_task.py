@@ -15,8 +15,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import filled
 from streamhouse_spark.schema import TableSchema
@@ -36,6 +38,8 @@ class StagedMessage(WriterCommitMessage):
     query_id: str | None = None
     prepared: tuple[PreparedChanges, ...] = ()
     """What the rows that were staged change, in buckets of a table with a primary key."""
+    history: HistoryMark | None = None
+    """The newest record of the log when the write was planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,15 @@ class StagingPlan:
     schema: TableSchema
     shape: SegmentShape
     routing: Routing
+    history: HistoryMark | None
 
     @classmethod
     def of(cls, connection: Connection, table: Table) -> StagingPlan:
         state = table.state
         properties = parse_properties(state.properties, state.schema, state.partition_by)
         routing = Routing.of(state.num_buckets, properties)
-        return cls(connection, table.name, table.uuid, state.schema, table.segment_shape(state), routing)
+        shape, newest = table.segment_shape(state), state.anchors.newest
+        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
         """Stage all rows of a task; durable when this returns, visible to nobody.
@@ -63,7 +69,7 @@ class StagingPlan:
         """
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
         parts = [stager.stage(*filled(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
-        return StagedMessage(gathered(parts) if parts else None, query_id)
+        return StagedMessage(gathered(parts) if parts else None, query_id, history=self.history)
 
 
 def task_stager(connection: Connection, table_uuid: str, shape: SegmentShape, routing: Routing) -> Stager:
@@ -94,6 +100,14 @@ def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessa
     if len(found) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
     return found
+
+
+def require_planned(table: Table, messages: Sequence[StagedMessage]) -> None:
+    """Raises `DifferentHistoryError` where the table was restored from a backup since the tasks' write was planned.
+
+    What they staged may be gone with what was there.
+    """
+    require_history(table.log, (message.history for message in messages), f"a write to {table.name} was planned")
 
 
 def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:

@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.query_identity import (
     query_transaction,
 )
 from streamhouse_spark.datasource.schema_merging import merge_columns, merged_state
-from streamhouse_spark.datasource.staging_task import StagingPlan, all_staged, combined, received
+from streamhouse_spark.datasource.staging_task import StagingPlan, all_staged, combined, received, require_planned
 from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keyed_intents import IntentWrite
@@ -72,7 +72,9 @@ class StreamhouseWriter(DataSourceArrowWriter):
             if all_staged(found) is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, found, transaction=self._transaction)
             return
-        staged = combined(table, received(messages)) or _nothing(self._plan)
+        found = received(messages)
+        require_planned(table, found)
+        staged = combined(table, found) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
@@ -115,6 +117,7 @@ class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
         found = received(messages)
+        require_planned(table, found)
         by_key = isinstance(self._plan, KeyedStagingPlan)
         staged = all_staged(found) if by_key else combined(table, found)
         transaction = query_transaction(

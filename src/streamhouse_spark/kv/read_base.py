@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.anchors import HistoryMark, Relation
+from streamhouse_spark.log.standing import other_history
 from streamhouse_spark.log.state import TableState
+
+READING: Final = "an UPDATE, DELETE or MERGE read the table"
 
 Scope = Callable[[TableState, pa.RecordBatch], bool]
 """Whether an operation may have read rows such as these, which have the columns of the state's schema. False only where
@@ -33,14 +38,21 @@ class ReadBase:
     so that what it makes of a key may depend on the rows of other keys."""
     scope: Scope | None = field(default=None, compare=False)
     """Which rows were read; None for all. It does not travel as text."""
+    history: HistoryMark | None = field(default=None, compare=False)
+    """The newest record of the state."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:
         places = {bucket: (state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
-        return cls(state.table_uuid, places)
+        return cls(state.table_uuid, places, history=state.anchors.newest)
 
     def require_there(self, state: TableState) -> None:
-        """Raises `CommitConflictError` where ``state`` is not of the table that was read, or was truncated since."""
+        """Raises `CommitConflictError` where ``state`` is not of the table that was read, or was truncated since.
+
+        Raises `DifferentHistoryError` where it is seen to be of another history of that table.
+        """
+        if self.history is not None and state.anchors.relation(self.history) is Relation.OTHER:
+            raise other_history(state.name, self.history, READING)
         if state.table_uuid != self.table_uuid:
             raise changed(state, f"it is table {state.table_uuid} and was {self.table_uuid}, which was dropped")
         for bucket, (began, _) in self.buckets.items():
@@ -57,12 +69,17 @@ class ReadBase:
 
     def to_text(self) -> str:
         places = [[bucket, *ends] for bucket, ends in sorted(self.buckets.items())]
-        return json.dumps({"table": self.table_uuid, "buckets": places}, separators=(",", ":"))
+        out: dict[str, object] = {"table": self.table_uuid, "buckets": places}
+        if self.history is not None:
+            out["history"] = list(self.history)
+        return json.dumps(out, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> ReadBase:
         found = json.loads(text)
-        return cls(found["table"], {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]})
+        places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
+        history = HistoryMark.from_json(found["history"]) if "history" in found else None
+        return cls(found["table"], places, history=history)
 
 
 def changed(state: TableState, what: str) -> CommitConflictError:

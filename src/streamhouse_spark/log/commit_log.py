@@ -36,7 +36,6 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     StreamhouseError,
     TableNotFoundError,
-    TransactionConflictError,
 )
 from streamhouse_spark.log import standing
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
@@ -44,7 +43,8 @@ from streamhouse_spark.log.anchors import HistoryMark, Relation
 from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.record import Record, encode_record, has_record, read_record
-from streamhouse_spark.log.state import TableState, TransactionEntry, fold
+from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.log.transactions import TransactionEntry, stored_outcome
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
 from streamhouse_spark.storage import Storage
@@ -183,6 +183,7 @@ class CommitLog:
             CommitStateUnknownError: storage failed before it could be seen whether the record is there.
             StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
             TransactionConflictError: the application id belongs to another query.
+            DifferentHistoryError: the log, or the stream's checkpoint, was restored; nothing was written.
             TableNotFoundError: the table was dropped.
         """
         committed: Committed | None = None
@@ -399,24 +400,11 @@ class CommitLog:
 
 
 def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """The stored outcome of a transaction, if this version or a newer one is stored."""
+    """The stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`."""
     if transaction is None:
         return None
     require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
-    entry = state.transactions.get(transaction.app_id)
-    if entry is None:
-        return None
-    if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
-        raise TransactionConflictError(
-            f"application id {transaction.app_id!r} of {state.name} belongs to query {entry.owner}, found query "
-            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
-            f"(Table.forget_transactions({transaction.app_id!r})) if its rows may be written again",
-        )
-    if transaction.version > entry.version:
-        return None
-    if transaction.version == entry.version:
-        return entry
-    return TransactionEntry(entry.version, entry.owner, entry.commit, {})
+    return stored_outcome(state.transactions.get(transaction.app_id), transaction, state.name)
 
 
 def _require_live(state: TableState, actions: Sequence[Action]) -> None:

@@ -15,6 +15,7 @@ import xxhash
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.frame import Frame, decode_frame, encode_frame
+from streamhouse_spark.log.transactions import batch_from_json, batch_to_json
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key
 from streamhouse_spark.storage import Storage
@@ -133,11 +134,14 @@ def transaction_to_json(transaction: Transaction) -> dict[str, Any]:
     out: dict[str, Any] = {"app_id": transaction.app_id, "version": transaction.version}
     if transaction.owner is not None:
         out["owner"] = transaction.owner
+    if transaction.batch is not None:
+        out["batch"] = batch_to_json(transaction.batch)
     return out
 
 
 def transaction_from_json(data: dict[str, Any]) -> Transaction:
-    return Transaction(data["app_id"], data["version"], data.get("owner"))
+    batch = batch_from_json(data.get("batch"))
+    return Transaction(data["app_id"], data["version"], data.get("owner"), batch)
 
 
 def ranges_to_json(ranges: dict[int, OffsetRange]) -> dict[str, list[int]]:

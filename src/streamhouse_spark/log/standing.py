@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log.anchors import HistoryMark, Relation
@@ -10,6 +11,9 @@ from streamhouse_spark.log.record import has_record, read_attempt
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import commit_key
 from streamhouse_spark.storage import Storage
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commit_log import CommitLog
 
 
 def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
@@ -62,4 +66,21 @@ def mixed(found: CorruptDataError | DifferentHistoryError) -> CorruptDataError:
         f"{text}: the log mixes two histories, because a process went on writing while the table was restored from a "
         "backup. Stop all writers, then restore the table's commits folder from one backup as a whole, or delete this "
         "record and those behind it, whose rows are lost"
+    )
+
+
+def require_history(log: CommitLog, marks: Iterable[HistoryMark | None], who: str) -> None:
+    """See that what somebody holds, who read the log at these records, is of this log. Nothing is written.
+
+    Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
+    """
+    for mark in {mark for mark in marks if mark is not None}:
+        if log.relation(mark) is Relation.OTHER:
+            raise other_history(log.state.name, mark, who)
+
+
+def other_history(table: str, mark: HistoryMark, who: str) -> DifferentHistoryError:
+    return DifferentHistoryError(
+        f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table was "
+        "restored from a backup meanwhile. Nothing was written; run it again on the table as it is now"
     )

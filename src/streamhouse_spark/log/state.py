@@ -15,6 +15,7 @@ from streamhouse_spark.log.actions import Action, KvSnapshot, LakePair, Payload
 from streamhouse_spark.log.anchors import NO_ANCHORS, Anchors, HistoryMark
 from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_json
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.transactions import TransactionEntry, batch_from_json, batch_to_json
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
 from streamhouse_spark.properties import ADOPTED, parse_properties
@@ -40,16 +41,6 @@ class BucketLog:
     @property
     def offsets(self) -> OffsetRange:
         return OffsetRange(self.start, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionEntry:
-    """The last version stored for an application id, and the offsets that its rows got."""
-
-    version: int
-    owner: str | None
-    commit: int
-    offsets: Mapping[int, OffsetRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +377,7 @@ def _with_transaction(
         for bucket, log in after.buckets.items()
         if log.end > before.buckets[bucket].end
     }
-    entry = TransactionEntry(transaction.version, transaction.owner, number, written)
+    entry = TransactionEntry(transaction.version, transaction.owner, number, written, transaction.batch)
     return {**after.transactions, transaction.app_id: entry}
 
 
@@ -428,6 +419,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["buried"] = True
     if state.named != 1:
         out["named"] = state.named
+    if batches := {app_id: batch_to_json(t.batch) for app_id, t in state.transactions.items() if t.batch}:
+        out["batches"] = batches
     if state.anchors.marks:
         out["anchors"] = state.anchors.to_json()
     if state.snapshots:
@@ -458,6 +451,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         )
         for b in data["buckets"]
     }
+    batches = data.get("batches", {})
     state = TableState(
         table_uuid=data["table"],
         version=data["version"],
@@ -474,7 +468,9 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         lake_history=history,
         truncation=_truncation_from_json(data.get("truncation")),
         transactions={
-            app_id: TransactionEntry(version, owner, commit, ranges_from_json(offsets))
+            app_id: TransactionEntry(
+                version, owner, commit, ranges_from_json(offsets), batch_from_json(batches.get(app_id))
+            )
             for app_id, version, owner, commit, offsets in data["transactions"]
         },
         condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},

@@ -1395,7 +1395,27 @@ class TableWrite implements Write {
   @Override
   public StreamingWrite toStreaming() {
     table.checkOptions("writeStream", options);
+    if (isRealTime()) {
+      throw Errors.analysis(
+          "INVALID_OPTION: stream into " + table.name() + " with a real-time trigger: a batch that runs again has other "
+              + "rows there, which would be dropped; use trigger(processingTime=...) or trigger(availableNow=True)");
+    }
     return new PlainStreamingWrite(inner.toStreaming());
+  }
+
+  /** Whether the query that is being planned has a real-time trigger. Spark tells a sink nothing of it. */
+  private static boolean isRealTime() {
+    Thread thread = Thread.currentThread();
+    try {
+      java.lang.reflect.Field outer = thread.getClass().getDeclaredField("$outer");
+      outer.setAccessible(true);
+      Object execution = outer.get(thread);
+      Object trigger = execution.getClass().getMethod("trigger").invoke(execution);
+      return trigger.getClass().getSimpleName().equals("RealTimeTrigger");
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      // Another Spark: real-time mode takes no sink like this one unless its list of allowed sinks is switched off.
+      return "false".equals(SparkSession.active().conf().get("spark.sql.streaming.realTimeMode.allowlistCheck", "true"));
+    }
   }
 
   @Override

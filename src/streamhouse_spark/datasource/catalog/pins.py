@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.history import state_at
+from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.pin import pin_as_of
 from streamhouse_spark.table import Table
@@ -38,6 +40,8 @@ class ReadPin:
     """With suffix ``lake``: the snapshot; None where there was none yet."""
     is_rewritten: bool = False
     """An UPDATE, DELETE or MERGE reads the table to write it."""
+    attempt: str | None = None
+    """Of the commit's record: a table that was restored from a backup has another one at its number."""
 
     @property
     def name(self) -> str:
@@ -69,18 +73,20 @@ def pin_of(table: Table, suffix: str | None, version: str | None, timestamp_us: 
     if suffix == LAKE:
         open_view(table, suffix)
         snapshot = _lake_snapshot(table.open_lake(), version, as_of_ms)
-        pin = ReadPin(table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot)
+        pin = ReadPin(
+            table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
+        )
     elif suffix is not None:
         if chosen:
             instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
             raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
-        pin = ReadPin(table.name, table.uuid, suffix, state.version)
+        pin = ReadPin(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
     else:
         if version is not None:
             state = state_at(table.log, table.storage, _commit_number(table.name, version))
         if as_of_ms is not None:
             pin_as_of(state, as_of_ms)
-        pin = ReadPin(table.name, table.uuid, None, state.version, chosen, as_of_ms)
+        pin = ReadPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
     _STATES.keep(state)
     return pin
 
@@ -106,9 +112,15 @@ def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -
 
 
 def pinned(connection: Connection, pin: ReadPin) -> tuple[Table, TableState]:
-    """The table and its state at the pinned commit. Raises `SnapshotExpiredError` where that can no longer be told."""
+    """The table and its state at the pinned commit.
+
+    Raises `SnapshotExpiredError` where that can no longer be told, `DifferentHistoryError` where the table was restored
+    from a backup since.
+    """
     table = connection.table_by_uuid(pin.table, pin.uuid)
-    state = _STATES.get(pin.uuid, pin.commit)
+    if pin.attempt is not None:
+        require_history(table.log, [HistoryMark(pin.commit, pin.attempt)], f"a query of {pin.name} began")
+    state = _STATES.get(pin)
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
         _STATES.keep(state)
@@ -121,18 +133,20 @@ class _States:
     """The last states that this process planned with. They are immutable."""
 
     def __init__(self) -> None:
-        self._states: OrderedDict[tuple[str, int], TableState] = OrderedDict()
+        self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
         self._lock = threading.Lock()
 
     def keep(self, state: TableState) -> None:
+        if state.attempt is None:
+            return  # another history has the same number, and nothing would tell
         with self._lock:
-            self._states[state.table_uuid, state.version] = state
+            self._states[state.table_uuid, state.version, state.attempt] = state
             while len(self._states) > _STATES_MAX:
                 self._states.popitem(last=False)
 
-    def get(self, table_uuid: str, version: int) -> TableState | None:
+    def get(self, pin: ReadPin) -> TableState | None:
         with self._lock:
-            return self._states.get((table_uuid, version))
+            return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
 
 
 _STATES = _States()
