@@ -17,15 +17,15 @@ import xxhash
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, list_checkpoints, read_floor, write_checkpoint, write_floor
+from streamhouse_spark.log.checkpoint import TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.log.state import TableState, referenced_keys
 from streamhouse_spark.paths import (
     checkpoint_key,
     commit_key,
     commits_prefix,
-    floor_key,
     manifest_key,
     manifests_prefix,
     parse_number,
@@ -43,8 +43,8 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
 
     Raises `CommitConflictError` where others keep writing to the table, `CorruptDataError` where a file is missing.
     """
-    index, is_ended = _newest_floor(storage, old_uuid)
-    if is_ended:
+    index, floor = newest_floor(storage, old_uuid)
+    if floor is not None and floor.floor >= TOMBSTONE:
         return
     log = CommitLog(storage, old_uuid, world)
     for _ in range(ROUNDS_MAX):
@@ -59,16 +59,6 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         )
     with suppress(ObjectExistsError):
         write_floor(storage, old_uuid, index + 1, TOMBSTONE)
-
-
-def _newest_floor(storage: Storage, uuid: str) -> tuple[int, bool]:
-    """Its index, and whether it ends the log for good."""
-    index = 0
-    while (floor := read_floor(storage, uuid, index + 1)) is not None:
-        index += 1
-        if floor.floor >= TOMBSTONE:
-            return index, True
-    return index, False
 
 
 def _end(log: CommitLog, version: int) -> None:
@@ -106,10 +96,10 @@ class _Copy:
         for number in list_checkpoints(self._storage, self._old_uuid):
             if number < state.version:
                 self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
-        index = 1
-        while (floor := read_floor(self._storage, self._old_uuid, index)) is not None and floor.floor < TOMBSTONE:
-            self._copy_frame(floor_key(self._old_uuid, index), "floor", is_needed=True)
-            index += 1
+        _, floor = newest_floor(self._storage, self._old_uuid)
+        if floor is not None and floor.floor < TOMBSTONE:
+            with suppress(ObjectExistsError):
+                write_floor(self._storage, self._new_uuid, 1, floor.floor)
         write_checkpoint(self._storage, self._renamed(state))
 
     def _renamed(self, state: TableState) -> TableState:
@@ -153,6 +143,7 @@ class _Copy:
             header["manifest"] = self._reference(header["manifest"])
         if kind == "checkpoint":
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
+            header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
         return encode_frame(kind, header, [bytes(frame.payload)])
 
