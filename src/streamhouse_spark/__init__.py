@@ -23,6 +23,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.relocation import relocate
 from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
 from streamhouse_spark.table import Table
 from streamhouse_spark.warehouse import Warehouse
@@ -61,5 +62,6 @@ __all__ = [
     "delta_join",
     "lookup_join",
     "register",
+    "relocate",
     "tier",
 ]

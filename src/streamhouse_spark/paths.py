@@ -2,7 +2,8 @@
 
 ::
 
-    streamhouse.json                                 format version and id of the warehouse
+    streamhouse.json                                 format version and id of the warehouse, and where it was written
+    relocation.json                                  the ids that a copy gets; only while it is relocated
     <database>/database.json                         the database exists
     <database>/database-00000002.json                it was dropped, or made again, or its comment changed
     <database>/<table>/names/00000001.json           this name now means table <uuid>, or nothing
@@ -26,6 +27,7 @@ from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.model import TableName, TablePath
 
 WAREHOUSE_KEY = "streamhouse.json"
+RELOCATION_KEY = "relocation.json"
 TABLES_PREFIX = "tables/"
 LAKE_PREFIX = "lake/"
 DEFAULT_DATABASE = "default"

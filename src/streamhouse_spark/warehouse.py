@@ -27,6 +27,7 @@ from streamhouse_spark.log.actions import Create, Drop
 from streamhouse_spark.log.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.dropping import clean_dropped
+from streamhouse_spark.log.home import Home
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.renaming import free, is_named, rename, undrop
 from streamhouse_spark.log.state import TableState
@@ -366,9 +367,12 @@ class Warehouse:
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
         """Delete what is left of tables that were dropped, or never got a name, longer ago than the grace.
 
-        A lake table goes too where it lies in the warehouse; one in an outside catalog stays.
+        A lake table goes too where it lies in the warehouse; one in an outside catalog stays. Raises
+        `WarehouseMovedError` before anything is deleted where the warehouse is opened away from home.
         """
         self._require()
+        if not dry_run:
+            Home(self._storage).require("cleaning dropped tables")
         return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
 
     # -- internals ------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 
 from contract.house import House, rows
 from faults.sim import sim_world
-from streamhouse_spark import WarehouseMovedError
+from streamhouse_spark import InvalidOptionError, StreamhouseError, TableNotFoundError, WarehouseMovedError
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log.home import WarehouseFile, read_warehouse_file
+from streamhouse_spark.relocation import relocate
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.stores import storage_for
 from streamhouse_spark.warehouse import Warehouse
@@ -202,3 +205,141 @@ def test_a_round_that_was_planned_before_the_move(house):
             run_tasks_locally(table.storage, table.settings, table.world)
         )
     assert Tree.of(house) == original
+
+
+@contextmanager
+def out_of_sight(house: House) -> Iterator[None]:
+    """Whoever looks for the original does not find it; on a local disk."""
+    if house.clock is None:
+        yield
+        return
+    path, hidden = Path(house.wh.url), Path(f"{house.wh.url}-hidden")
+    path.rename(hidden)
+    yield
+    assert not path.exists()
+    hidden.rename(path)
+
+
+def restored(house: House, wanted: dict[str, list[dict[str, object]]]) -> None:
+    """Reads, writes, tiers, maintains and other readers go on here."""
+    for name, expected in wanted.items():
+        table = house.wh.table(name)
+        assert rows(table.to_arrow()) == expected
+        house.tier(table)
+        assert rows(house.foreign(table)) == rows(table.lake.to_arrow()) == rows(table.to_arrow()) == expected
+    keyed = house.wh.table(KEYED)
+    keyed.upsert([{"k": 3, "v": "later"}, {"k": 4, "v": "later"}])
+    keyed.delete([{"k": 7}])
+    house.tier(keyed)
+    for name in wanted:
+        table = house.wh.table(name)
+        table.open_lake().compact()
+        house.age()
+        table.open_lake().expire(keep_last=1, keep_ms=0)
+        table.open_lake().remove_orphans(grace_ms=600_000)
+        table.maintain()
+        assert rows(house.foreign(table)) == rows(table.lake.to_arrow()) == rows(house.wh.table(name).to_arrow())
+    assert rows(keyed.lake.to_arrow(filter=[("k", "=", 3)])) == [{"k": 3, "v": "later"}]
+
+
+@pytest.mark.also_on_s3
+def test_a_move_is_made_whole(house):
+    wanted = filled(house)
+    old_url, first = house.wh.url, house.wh.table(NAME).lake.snapshots()["snapshot_id"].to_pylist()[0]
+    before = rows(house.wh.table(NAME).lake.to_arrow(as_of_snapshot=first))
+    uuids = {name: house.wh.table(name).uuid for name in wanted}
+    there = copied(house, moved=True)
+    planned = relocate(there.wh, dry_run=True)
+    assert planned.dry_run
+    with pytest.raises(WarehouseMovedError):
+        there.tier(there.wh.table(NAME))
+    report = relocate(there.wh)
+    assert (report.moved_from, report.warehouse, report.copy) == (old_url, there.wh.url, False)
+    assert {t.table: t.uuid for t in report.tables} == uuids
+    fresh = opened_at(house, there.wh.url)
+    assert rows(fresh.wh.table(NAME).lake.to_arrow(as_of_snapshot=first)) == before
+    named = {key for key, data in Tree.of(fresh).files.items() if old_url.encode() + b"/" in data}
+    assert not {key for key in named if key.endswith(f"v{_newest_version(fresh)}.metadata.json")}
+    restored(fresh, wanted)
+    again = relocate(fresh.wh)
+    assert again.moved_from is None
+    assert sum(t.files_written for t in again.tables) == 0
+    if house.clock is not None:
+        assert not Path(old_url).exists()
+
+
+def _newest_version(house: House) -> int:
+    key = f"{house.wh.table(NAME).state.lake_location}/metadata/version-hint.text"
+    return int(house.wh.storage.read(key)) if house.lake_format == "iceberg" else 0
+
+
+@pytest.mark.also_on_s3
+def test_a_copy_gets_an_identity_of_its_own(house):
+    wanted = filled(house)
+    house.age()
+    original = Tree.of(house)
+    uuids = {name: house.wh.table(name).uuid for name in wanted}
+    first = house.wh.table(NAME).lake.snapshots()["snapshot_id"].to_pylist()[0]
+    before = rows(house.wh.table(NAME).lake.to_arrow(as_of_snapshot=first))
+    there = copied(house)
+    stale = there.wh.table(NAME)
+    stale.refresh()
+    report = relocate(there.wh, copy=True)
+    assert report.copy
+    fresh = opened_at(house, there.wh.url)
+    assert {t.table: t.former_uuid for t in report.tables} == uuids
+    assert {name: fresh.wh.table(name).uuid for name in wanted} == {t.table: t.uuid for t in report.tables}
+    assert not {fresh.wh.table(name).uuid for name in wanted} & set(uuids.values())
+    with pytest.raises(TableNotFoundError):
+        stale.append([{"id": 1, "place": "lost"}])
+    assert rows(fresh.wh.table(NAME).lake.to_arrow(as_of_snapshot=first)) == before
+    with out_of_sight(house):
+        restored(fresh, wanted)
+    fresh.wh.drop_table(ODD)
+    fresh.age()
+    fresh.wh.clean_dropped(grace_ms=600_000)
+    assert Tree.of(house) == original
+    assert {name: rows(house.wh.table(name).to_arrow()) for name in wanted} == wanted
+    house.tier(house.wh.table(KEYED))
+    with pytest.raises(InvalidOptionError, match="is no copy"):
+        relocate(fresh.wh, copy=True)
+
+
+def test_an_original_is_not_given_other_ids(house):
+    filled(house)
+    original = Tree.of(house)
+    with pytest.raises(InvalidOptionError, match="is no copy"):
+        relocate(house.wh, copy=True)
+    assert all(t.files_written == 0 for t in relocate(house.wh).tables)
+    assert Tree.of(house) == original
+
+
+@pytest.mark.parametrize("lost", ["segment", "lake file", "log", "lake"])
+def test_a_torn_copy_is_noticed(house, lost):
+    """``cp -r`` of a warehouse that is being written copies the lake from before, or from after, the log."""
+    log = house.table(NAME, "id BIGINT NOT NULL")
+    log.append([{"id": n} for n in range(5)])
+    house.tier(log)
+    older = copied(house)
+    log.append([{"id": 9}])
+    house.tier(log)
+    newer = copied(house)
+    lake, tables = log.state.lake_location, f"tables/{log.uuid}"
+    if lost == "lake":
+        shutil.rmtree(f"{newer.wh.url}/{lake}")
+        shutil.copytree(f"{older.wh.url}/{lake}", f"{newer.wh.url}/{lake}")
+    elif lost == "log":
+        shutil.rmtree(f"{newer.wh.url}/{tables}")
+        shutil.copytree(f"{older.wh.url}/{tables}", f"{newer.wh.url}/{tables}")
+    elif lost == "lake file":
+        next(Path(newer.wh.url, lake).rglob("*.parquet")).unlink()
+    else:
+        log.append([{"id": n} for n in range(100_000)])
+        newer = copied(house)
+        found = [s for s in newer.wh.table(NAME).state.live_segments() if s.uuid]
+        Path(newer.wh.url, tables, "segments", f"{found[0].uuid}.arrow").unlink()
+    torn = Tree.of(newer)
+    for copy in (False, True):
+        with pytest.raises(StreamhouseError, match=r"copy it again|rolled back"):
+            relocate(newer.wh, copy=copy)
+    assert Tree.of(newer) == torn

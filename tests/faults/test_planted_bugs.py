@@ -11,6 +11,7 @@ import pytest
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
+from faults.moved_cases import MOVED_FINDERS
 from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sweep import sweep_scenario
@@ -294,6 +295,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
+    **MOVED_FINDERS,
 }
 
 
@@ -302,6 +304,7 @@ def test_every_plant_has_a_finder():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", FINDERS)
 def test_the_bug_is_found(name):
     with PLANTS[name](), pytest.raises((AssertionError, StreamhouseError, pytest.fail.Exception)) as found:
@@ -323,8 +326,10 @@ def test_the_bug_is_found(name):
         "trimming_takes_one_segment_too_many",
         "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
+        *MOVED_FINDERS,
     ],
 )
+@pytest.mark.usefixtures("own_cache")
 def test_nothing_is_found_without_the_bug(name):
     """The other finders are parts of the sweeps, which run without bugs elsewhere."""
     FINDERS[name]()

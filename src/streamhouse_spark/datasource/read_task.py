@@ -76,7 +76,9 @@ def _read(
             assert plan.projection is not None
             files = lake_files(table.storage, table.settings, split.location)
             if metadata:
-                yield from _read_lake_places(files, table.uuid, piece, plan.projection, metadata)
+                yield from _read_lake_places(
+                    files, (table.uuid, *table.state.former_uuids), piece, plan.projection, metadata
+                )
             else:
                 yield from read_lake_split(files, split, plan.projection)
         case OffsetsPiece(bucket, offsets):
@@ -97,14 +99,18 @@ def _read(
 
 
 def _read_lake_places(
-    files: FileAccess, table_uuid: str, piece: LakePiece, projection: LakeProjection, metadata: Sequence[pa.Field]
+    files: FileAccess,
+    writers: Sequence[str],
+    piece: LakePiece,
+    projection: LakeProjection,
+    metadata: Sequence[pa.Field],
 ) -> Iterator[pa.RecordBatch]:
     """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
     if piece.split.merge is not None:
         for batch in read_lake_split(files, piece.split, projection):
             yield add_places(batch, metadata, piece.split.bucket, None)
         return
-    ours = offset_file(files, piece.split.location, table_uuid)
+    ours = offset_file(files, piece.split.location, writers)
     offsets = ours.runs.offsets() if ours is not None else None
     bucket = ours.bucket if ours is not None else piece.bucket
     for numbers, batch in read_numbered(files, piece.split, projection):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.lake.key_range import KeyRange
 from streamhouse_spark.lake.live_files import DeletedRows, LiveFile, bytes_of, text_of
+from streamhouse_spark.lake.relocating import LakeRelocation
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 
@@ -334,6 +335,9 @@ class LakeTable(Protocol):
 
     def require_home(self, doing: str) -> None:
         """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+
+    def relocation(self) -> LakeRelocation | None:
+        """How its metadata is made to name its files where they lie; None where a catalog outside keeps it."""
 
     def create_or_adopt(self) -> None:
         """Make the lake table exist and fit: its columns become those of the table, by what was added, renamed, dropped

@@ -17,7 +17,7 @@ at the floor once more before it calls its commit done. The floor `DROPPED` clos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -62,6 +62,7 @@ DROPPED = 10**20 - 1
 FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
 FLOOR_CHECK_AFTER_MS = 60_000
 PUT_ATTEMPTS_MAX = 4
+Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 
 
@@ -173,6 +174,24 @@ class FileCatalog(MetastoreCatalog):
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
+
+    def relocate_table(self, identifier: str | Identifier, rewrite: Rewrite) -> bool:
+        """Let the table lie where it was found. ``rewrite`` makes its next metadata of what is stored and of the move,
+        which is None for a table that lies where it says; it returns None where nothing is to be done.
+
+        **Commit point:** the metadata version. False where nothing was done. Raises `NoSuchTableError`,
+        `CommitFailedException` where others keep changing the table, `CommitStateUnknownException`.
+        """
+        key = self._key(identifier)
+        for _ in range(PUT_ATTEMPTS_MAX):
+            started_ms = self._world.clock.boot_ms()
+            base = self._newest(key)
+            changed = rewrite(base.metadata, self._move(key, base.metadata))
+            if changed is None:
+                return False
+            if self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms) is not None:
+                return True
+        raise CommitFailedException(f"{self._storage.url}/{key} was changed by others {PUT_ATTEMPTS_MAX} times")
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""

@@ -46,6 +46,7 @@ from streamhouse_spark.lake.iceberg_read import (
     require_snapshot,
     snapshot_schema,
 )
+from streamhouse_spark.lake.iceberg_relocate import IcebergRelocation
 from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
@@ -98,6 +99,9 @@ class IcebergLake:
 
     def require_home(self, doing: str) -> None:
         self.place.require_home(doing)
+
+    def relocation(self) -> IcebergRelocation | None:
+        return IcebergRelocation(self.place) if isinstance(self.place.catalog, FileCatalog) else None
 
     def create_or_adopt(self) -> None:
         self.place.require_home("making the lake table")
@@ -260,7 +264,7 @@ class IcebergLake:
                 "failOnDataLoss=false to skip them"
             )
         plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
-        return read_log_range(self.place.files_at, plan, self.place.spec.table_uuid, bucket, wanted)
+        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

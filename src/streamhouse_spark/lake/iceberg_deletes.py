@@ -50,7 +50,7 @@ def write_deletes(
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
     with parquet_sink(files, location) as sink:
-        with pq.ParquetWriter(sink, _SCHEMA, **_WRITER_OPTIONS) as writer:
+        with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
             writer.add_key_value_metadata({DELETED_KEY: str(len(positions))})
         size_bytes = sink.size_bytes
@@ -68,7 +68,7 @@ def write_deletes(
     )
 
 
-_WRITER_OPTIONS: Final[dict[str, Any]] = {
+DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "use_dictionary": ["file_path"],
     "column_encoding": {"pos": "DELTA_BINARY_PACKED"},

@@ -148,8 +148,8 @@ def _going(
                 )
             if not chosen.holds(partition):
                 continue
-            uuid, num_rows = place.spec.table_uuid, file.record_count
-            first, found = first_kept(place.files_at, uuid, file.file_path, num_rows, below)
+            writers, num_rows = place.spec.writers, file.record_count
+            first, found = first_kept(place.files_at, writers, file.file_path, num_rows, below)
             if first > 0:
                 files.append(file)
             if first < num_rows:

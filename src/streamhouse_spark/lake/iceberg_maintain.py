@@ -81,7 +81,7 @@ def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> li
     files = place.files_at(data_location(table))
 
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(files, location, place.spec.table_uuid)
+        return offset_file(files, location, place.spec.writers)
 
     return plan_groups(current, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyiceberg.table.metadata import TableMetadata
 
-from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro
+from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.places import plain_root, rebased
 
 _PATH_ID: Final = 2147483546
@@ -102,9 +102,3 @@ def _moved_bounds(bounds: Any, move: Move) -> Any:
         elif not move.recorded_root.startswith(path[:-1] or path):
             moved.append(entry)
     return branch, moved
-
-
-def has_locations_below(file: AvroFile, root: str) -> bool:
-    """Whether a manifest list or manifest names a file below a root."""
-    move = Move(root, f"{root}\0")
-    return any(moved_record(record, move) != record for record in file.records)

@@ -9,6 +9,7 @@ from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.lake.adopting import LakeAdoption
 from streamhouse_spark.lake.base import LakeTable, WriteContext
 from streamhouse_spark.lake.data_file import FileShape
+from streamhouse_spark.lake.relocating import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.properties import LakeFormat, parse_properties
@@ -49,6 +50,17 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
     from streamhouse_spark.lake.iceberg_adopt import IcebergAdoption
 
     return IcebergAdoption(storage, settings, world)
+
+
+def lake_relocation(
+    storage: Storage, settings: Mapping[str, str], state: TableState, world: World
+) -> LakeRelocation | None:
+    """How the lake table of a table comes to lie where it was found; None for one in a catalog outside the warehouse.
+
+    Raises `MissingExtraError` without the lake's library.
+    """
+    lake = open_lake_table(storage, settings, state, world)
+    return lake.relocation()
 
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:

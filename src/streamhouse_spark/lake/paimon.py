@@ -38,6 +38,7 @@ from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon_relocate import PaimonRelocation
 from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
@@ -85,6 +86,9 @@ class PaimonLake:
 
     def require_home(self, doing: str) -> None:
         self.place.require_home(doing)
+
+    def relocation(self) -> PaimonRelocation:
+        return PaimonRelocation(self.place)
 
     def create_or_adopt(self) -> None:
         self.place.require_home("making the lake table")
@@ -234,7 +238,7 @@ class PaimonLake:
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
-        return read_log_range(self.place.files_at, plan, self.place.spec.table_uuid, bucket, wanted)
+        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

@@ -120,7 +120,7 @@ def _going(
         if not chosen.holds(partition):
             continue
         location, num_rows = reader.location(entry), entry.file.row_count
-        first, found = first_kept(place.files_at, place.spec.table_uuid, location, num_rows, below)
+        first, found = first_kept(place.files_at, place.spec.writers, location, num_rows, below)
         if first > 0:
             files.append(entry)
         if found is not None and 0 < first < num_rows:

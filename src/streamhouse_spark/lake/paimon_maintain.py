@@ -44,7 +44,7 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     }
 
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(files, location, place.spec.table_uuid)
+        return offset_file(files, location, place.spec.writers)
 
     stored = [_stored(location, entry) for location, entry in entries.items()]
     groups = plan_groups(stored, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)

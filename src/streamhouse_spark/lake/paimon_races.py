@@ -87,7 +87,7 @@ def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
     live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
     beyond = (location for location in live if _is_beyond(location, offsets))
     # Another table may have had this lake before, and its offsets are not these.
-    return all(owner_of(place.files_at(location), location) != place.spec.table_uuid for location in beyond)
+    return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -316,13 +316,14 @@ class OffsetFile:
     runs: OffsetRuns
 
 
-def offset_file(files: FileAccess, location: str, table_uuid: str) -> OffsetFile | None:
-    """What the file's footer says; None for a file that another engine wrote, or another table."""
+def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
+    """What the file's footer says; None for a file that another engine wrote, or another table than the ``writers``."""
     with _opened(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows
     bucket, runs_text = metadata.get(BUCKET_KEY.encode()), metadata.get(OFFSETS_KEY.encode())
-    if bucket is None or runs_text is None or metadata.get(TABLE_KEY.encode()) != table_uuid.encode():
+    writer = str(metadata.get(TABLE_KEY.encode(), b""), "utf-8", "replace")
+    if bucket is None or runs_text is None or writer not in writers:
         return None
     runs = OffsetRuns.from_text(runs_text, where=location)
     if runs.num_rows != num_rows:

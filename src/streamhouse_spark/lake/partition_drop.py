@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -62,7 +62,7 @@ def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Cal
 
 
 def first_kept(
-    files_at: FilesAt, table_uuid: str, location: str, num_rows: int, below: Mapping[int, int]
+    files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
 ) -> tuple[int, OffsetFile | None]:
     """The first row of a file that is not to go, and its offsets where they had to be looked at.
 
@@ -74,7 +74,7 @@ def first_kept(
         return num_rows, None
     if not below:
         return 0, None
-    found = offset_file(files_at(location), location, table_uuid)
+    found = offset_file(files_at(location), location, writers)
     if found is None:
         return num_rows, None
     return found.runs.rows_below(below.get(found.bucket, 0)), found

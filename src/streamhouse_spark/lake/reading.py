@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -28,14 +28,14 @@ def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa
 
 
 def read_log_range(
-    files_at: FilesAt, plan: LakePlan, table_uuid: str, bucket: int, wanted: OffsetRange
+    files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, wanted: OffsetRange
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """See `LakeTable.read_offsets`; ``plan`` is of the whole newest snapshot."""
     splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
     locations = list(dict.fromkeys(split.location for split in splits))
 
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(files_at(location), location, table_uuid)
+        return offset_file(files_at(location), location, writers)
 
     found = [file for file in in_parallel(footer, locations) if file is not None]
     return read_offsets(files_at, found, bucket, wanted, plan.projection)

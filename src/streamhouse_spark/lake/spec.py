@@ -34,6 +34,13 @@ class LakeTableSpec:
     """Which of the table's schemas ``schema`` is."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
     """All that the table ever had, as far as they are known here."""
+    former_uuids: tuple[str, ...] = ()
+    """Those of the tables that this one is a copy of, whose rows the lake has in files that they wrote."""
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The uuids in the footers of this table's own files."""
+        return (self.table_uuid, *self.former_uuids)
 
     @classmethod
     def of(cls, state: TableState) -> Self:
@@ -50,4 +57,5 @@ class LakeTableSpec:
             primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
             schema_id=state.schema_id,
             schemas=state.schemas,
+            former_uuids=state.former_uuids,
         )

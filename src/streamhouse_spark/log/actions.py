@@ -20,6 +20,8 @@ class Create:
     num_buckets: int
     properties: Mapping[str, str]
     lake_location: str
+    former_uuids: tuple[str, ...] = ()
+    """Those of the tables that this one is a copy of, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "buckets": action.num_buckets,
                 "properties": dict(action.properties),
                 "lake_location": action.lake_location,
+                **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
             }
         case Append(segments):
             return {"type": "append", "segments": [segment_to_json(s, payload) for s in segments]}
@@ -282,6 +285,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
                 data["buckets"],
                 data["properties"],
                 data["lake_location"],
+                tuple(data.get("former_uuids", ())),
             )
         case "append":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))

@@ -98,6 +98,8 @@ class TableState:
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     named: int = 1
     """Number of the newest record that said the name: a renaming that began before it does not happen."""
+    former_uuids: tuple[str, ...] = ()
+    """Those of the tables that this one is a copy of, the oldest first."""
     dropped: bool = False
     buried: bool = False
     """Dropped for good: its files may go."""
@@ -227,6 +229,7 @@ def _created(record: Record) -> TableState:
         num_buckets=create.num_buckets,
         properties=create.properties,
         lake_location=create.lake_location,
+        former_uuids=create.former_uuids,
         buckets={bucket: BucketLog() for bucket in range(create.num_buckets)},
     )
 
@@ -423,6 +426,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["batches"] = batches
     if state.anchors.marks:
         out["anchors"] = state.anchors.to_json()
+    if state.former_uuids:
+        out["former_uuids"] = list(state.former_uuids)
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.truncation is not None:
@@ -480,6 +485,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         },
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         named=data.get("named", 1),
+        former_uuids=tuple(data.get("former_uuids", ())),
         dropped=data["dropped"],
         buried=data.get("buried", False),
         anchors=Anchors.from_json(data.get("anchors")),

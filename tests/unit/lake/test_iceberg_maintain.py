@@ -179,6 +179,6 @@ def test_old_metadata_versions_go_a_day_later(lake, store, clock):
 def test_footers_tell_bucket_and_offsets(lake):
     (location, *_) = sorted(_locations(lake))
     files = lake.place.files_at(location)
-    found = offset_file(files, location, "0123456789abcdef0123456789abcdef")
+    found = offset_file(files, location, ("0123456789abcdef0123456789abcdef",))
     assert (found.bucket, found.runs.range) == (0, OffsetRange(0, 3))
-    assert offset_file(files, location, "f" * 32) is None
+    assert offset_file(files, location, ("f" * 32,)) is None

@@ -17,6 +17,7 @@ from streamhouse_spark.datasource.catalog.procedure_arguments import (
     struct_json,
     table_name_of,
 )
+from streamhouse_spark.datasource.catalog.relocate_procedure import relocate
 from streamhouse_spark.datasource.catalog.undrop_procedure import undrop_table
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
@@ -216,6 +217,14 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             ),
             "table string not null, uuid string not null, rows bigint not null",
             undrop_table,
+        ),
+        Procedure(
+            "relocate",
+            "Make a warehouse that was moved whole where it lies, or give a copy ids of its own",
+            (Parameter("copy", "boolean", "It is a copy, whose original goes on", "false"), _DRY_RUN),
+            "table string not null, uuid string not null, former_uuid string not null, lake string, "
+            "moved_from string, files_written bigint not null, dry_run boolean not null",
+            relocate,
         ),
         Procedure(
             "table_status",

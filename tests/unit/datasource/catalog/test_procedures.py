@@ -51,6 +51,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "drop_partition",
         "table_status",
         "undrop_table",
+        "relocate",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {

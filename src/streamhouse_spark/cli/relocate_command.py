@@ -1,0 +1,68 @@
+"""``relocate``: a warehouse that was moved or copied becomes whole where it lies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+import pyarrow as pa
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.relocation import relocate as relocated
+
+_RELOCATED: Final = pa.schema([
+    ("table", pa.string()),
+    ("uuid", pa.string()),
+    ("former_uuid", pa.string()),
+    ("lake", pa.string()),
+    ("moved_from", pa.string()),
+    ("files_written", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+
+
+@click.command(
+    "relocate",
+    cls=Command,
+    examples="""
+streamhouse -w ./moved relocate --dry-run
+streamhouse -w ./moved relocate
+streamhouse -w s3://bucket/copy relocate --copy
+""",
+)
+@click.option("--copy", is_flag=True, help="It is a copy: give it, and each table, an id of its own.")
+@click.option("--dry-run", is_flag=True, help="Only look what would be done, and whether the copy is whole.")
+@click.pass_obj
+def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
+    """Make a warehouse that was moved whole where it lies now.
+
+    Lake metadata names files by absolute locations; it is written anew for this place, so that other engines read the
+    lake tables here. With --copy the original goes on beside it: the copy gets ids of its own. Nothing outside is
+    written. Stop what writes to the warehouse meanwhile; after a crash run the same again.
+    """
+    with session.output.progress("tables") as progress:
+        task = progress.add_task("relocate", total=None)
+
+        def show(done: int, total: int, name: str) -> None:
+            progress.update(task, description=f"relocate {name}", completed=done, total=total)
+
+        report = relocated(session.warehouse, copy=copy, dry_run=dry_run, progress=show)
+    rows = [
+        {
+            "table": table.table,
+            "uuid": table.uuid,
+            "former_uuid": table.former_uuid,
+            "lake": table.lake,
+            "moved_from": table.moved_from,
+            "files_written": table.files_written,
+            "dry_run": dry_run,
+        }
+        for table in report.tables
+    ]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_RELOCATED))
+    if report.moved_from is None:
+        session.output.remark(f"{report.warehouse} is at home")
+    else:
+        session.output.remark(
+            f"{report.warehouse} {'was' if dry_run else 'is at home now, and was'} written at {report.moved_from}"
+        )
