@@ -79,6 +79,10 @@ class IcebergLake:
     ) -> None:
         self.place = IcebergPlace(storage, spec, settings=settings, world=world)
 
+    @property
+    def location(self) -> str:
+        return self.place.spec.location
+
     def with_schema(self, schema: TableSchema) -> IcebergLake:
         if schema == self.place.spec.schema:
             return self
