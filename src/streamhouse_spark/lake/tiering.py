@@ -148,6 +148,7 @@ class TieringJob:
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
         """One snapshot. True when there was nothing left to do."""
+        self._lake = self._lake.with_state(state)
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
             self._require_progress(state, state.lake)
         self._fit_lake(state)
@@ -223,7 +224,6 @@ class TieringJob:
 
     def _fit_lake(self, state: TableState) -> None:
         """The lake table exists, with the columns of the state that the round is planned from."""
-        self._lake = self._lake.with_state(state)
         try:
             self._lake.create_or_adopt()
         except LakeMismatchError:
