@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,12 +46,13 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
         release_lake_table(storage, settings, state, world)
         return
-    is_outside = properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings)
-    if is_outside or not storage.list_names(f"{state.lake_location}/"):
+    if properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings):
         return
     from streamhouse_spark.lake.open import open_lake_table
 
-    open_lake_table(storage, settings, state, world).drop(purge=True)
+    for location in (*state.former_lakes, state.lake_location):
+        if storage.list_names(f"{location}/"):
+            open_lake_table(storage, settings, replace(state, lake_location=location), world).drop(purge=True)
 
 
 class LakeView:

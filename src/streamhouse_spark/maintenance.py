@@ -123,5 +123,6 @@ def _require_kept(table: Table, lake: LakeTable) -> None:
     if lost:
         raise LakeRolledBackError(
             f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
-            "nothing was trimmed. Bring the lake back to its newest snapshot, or tier into a new table",
+            "nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            "(streamhouse retier)",
         )

@@ -163,5 +163,14 @@ def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format:
     Paimon's catalogs of files look for databases in folders that end with ``.db``.
     """
     name = f"{path.table}-{table_uuid[:8]}" if taken else path.table
+    return _lake_key(path, name, lake_format)
+
+
+def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake_format: str) -> str:
+    """Where the lake table lies that takes the place of ``number`` others of the same table."""
+    return _lake_key(path, f"{path.table}-{table_uuid[:8]}-{number}", lake_format)
+
+
+def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     database = f"{path.database}.db" if lake_format == "paimon" else path.database
     return f"{LAKE_PREFIX}{database}/{name}"

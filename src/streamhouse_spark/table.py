@@ -28,6 +28,7 @@ from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.properties import TableProperties, parse_properties
+from streamhouse_spark.retiering import RetierReport, retier
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.table_alteration import AlterableTable, forget_transactions
 from streamhouse_spark.table_staging import TableStaging
@@ -440,6 +441,10 @@ class Table(AlterableTable):
     def merge_small(self) -> int:
         """Merge runs of small adjacent segments. Returns the number of segments replaced."""
         return merge(self._log, self._storage, self._world, plan_small_merge(self.refresh()), self.segment_shape())
+
+    def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
+        """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.retiering.retier`."""
+        return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
         """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.

@@ -138,6 +138,12 @@ def rival_tiers(run: Run) -> None:
     tier(rival(run))
 
 
+def rival_builds_the_lake_anew(run: Run) -> None:
+    """New rows come, and the lake is at a fresh place, where nothing is yet."""
+    rival_appends(run)
+    rival(run).retier()
+
+
 def rival_truncates_and_tiers(run: Run) -> None:
     """Another process empties the table, and a tiering service the lake."""
     run.history.truncate(rival(run))
@@ -190,6 +196,7 @@ BETWEEN_TIERING: dict[str, Action] = {
     "truncates and tiers": rival_truncates_and_tiers,
     "overwrites and tiers": rival_overwrites,
     "sleeps while others tier": a_day_passes_with_tiering,
+    "builds the lake anew": rival_builds_the_lake_anew,
 }
 TIERING_WORK = ("tier", "tier a truncated table", "tier and maintain", "read the union")
 TRANSACTION = Transaction("app", 1, "query")

@@ -453,6 +453,30 @@ def dropped_tables_take_rows() -> Iterator[None]:
 
 
 @plant
+def snapshots_of_the_former_lake_are_recorded() -> Iterator[None]:
+    original = tiering.record_snapshot
+
+    class Here:
+        """The lake that a job began with, as if it lay wherever the table's lake lies now."""
+
+        def __init__(self, lake: Any, log: CommitLog) -> None:
+            self.lake, self.log = lake, log
+
+        @property
+        def location(self) -> str:
+            return self.log.state.lake_location
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.lake, name)
+
+    def record(log: CommitLog, lake: Any, snapshot: Any) -> None:
+        original(log, Here(lake, log), snapshot)
+
+    with patched((tiering, "record_snapshot", record)):
+        yield
+
+
+@plant
 def checkpoints_count_unread() -> Iterator[None]:
     def write(storage: Any, state: TableState, **floor: Any) -> None:
         with suppress(ObjectExistsError):

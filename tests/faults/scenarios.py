@@ -830,6 +830,32 @@ class CompactPaimon(CompactLake):
         super().recover(run)
 
 
+class RetierLake(TierFirst):
+    """A lake is built anew from the log: at every moment reads have all rows, and afterwards tiering catches up."""
+
+    name = "build the lake anew"
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        run.tier()
+        run.append()
+
+    def work(self, run: Run) -> None:
+        run.open().retier()
+        run.tier()
+
+    def recover(self, run: Run) -> None:
+        run.open().retier()
+        run.check()
+        super().recover(run)
+
+
+class RetierLakeOnPaimon(RetierLake):
+    name = "build the Paimon lake anew"
+    lake = PAIMON
+    tested_methods = ("put_if_absent",)
+
+
 class Undrop(Scenario):
     """A dropped table comes back, whole and alone under its name, although cleaning passes by before the grace."""
 
@@ -947,6 +973,8 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierRenamedAndDroppedOnPaimon,
     CompactLake,
     CompactPaimon,
+    RetierLake,
+    RetierLakeOnPaimon,
     CleanDropped,
     Undrop,
     ReadWhileTiering,

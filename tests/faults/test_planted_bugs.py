@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,8 @@ from faults.moved_cases import MOVED_FINDERS
 from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sweep import sweep_scenario
-from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.lake import tiering
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -202,6 +204,27 @@ def truncate_and_tier() -> None:
     assert run.open().lake.to_arrow().num_rows == 0
 
 
+def a_round_whose_lake_is_no_longer_the_tables() -> None:
+    """The round commits, the lake is built anew, and the tiering process dies right after it has told the log."""
+    run = Run()
+    run.create(properties=sc.LAKE)
+    run.append()
+    slow = il.rival(run)
+    job = tiering.TieringJob(slow.log, slow.open_lake(), world=slow.world)
+    told = job._record
+
+    def record(snapshot: Any) -> None:
+        il.rival(run).retier()
+        told(snapshot)
+        raise StorageError("the process dies")
+
+    with mock.patch.object(job, "_record", record), pytest.raises(StorageError, match="dies"):
+        job.run(tiering.run_tasks_locally(run.memory, {}, slow.world))
+    run.check()
+    run.tier()
+    run.check()
+
+
 def a_checkpoint_that_was_stored_wrong() -> None:
     """Whoever opens the table afterwards must not be led to it, nor records go because of it."""
 
@@ -292,6 +315,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "log_does_not_say_what_the_lake_holds_after_a_crash": sweeping(sc.TierFirst, "crash after"),
     "checkpoint_is_written_before_the_commit": sweeping(sc.AppendObjects, "crash before"),
     "dropped_tables_take_rows": a_writer_of_a_dropped_table,
+    "snapshots_of_the_former_lake_are_recorded": a_round_whose_lake_is_no_longer_the_tables,
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,

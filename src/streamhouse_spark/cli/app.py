@@ -14,6 +14,7 @@ from streamhouse_spark.cli.jar_command import jar
 from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
 from streamhouse_spark.cli.partition_command import drop_partition
 from streamhouse_spark.cli.relocate_command import relocate
+from streamhouse_spark.cli.retier_command import retier
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import Session, shared_options, write_examples
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
@@ -24,7 +25,7 @@ _SECTIONS: Final = {
     "Start here": ("demo", "doctor", "jar"),
     "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop-partition", "drop", "undrop"),
     "Rows": ("head", "tail", "append"),
-    "Lake and upkeep": ("tier", "maintain", "snapshots", "segments", "verify", "relocate"),
+    "Lake and upkeep": ("tier", "retier", "maintain", "snapshots", "segments", "verify", "relocate"),
     "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
 }
 _EXAMPLES: Final = """
@@ -83,6 +84,7 @@ for _command in (
     tail,
     append,
     tier,
+    retier,
     maintain,
     compact,
     expire_snapshots,

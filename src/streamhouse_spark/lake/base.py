@@ -327,6 +327,10 @@ def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
 class LakeTable(Protocol):
     """The lake table of one streamhouse table. Every call looks at the newest state of the lake."""
 
+    @property
+    def location(self) -> str:
+        """The key of its place in the warehouse, by which a table knows it: see `TableState.lake_location`."""
+
     def with_schema(self, schema: TableSchema) -> Self:
         """The same lake table, read as another of the table's schemas has its columns."""
 

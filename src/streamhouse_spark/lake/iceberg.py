@@ -80,6 +80,10 @@ class IcebergLake:
     ) -> None:
         self.place = IcebergPlace(storage, spec, settings=settings, world=world)
 
+    @property
+    def location(self) -> str:
+        return self.place.spec.location
+
     def with_schema(self, schema: TableSchema) -> IcebergLake:
         if schema == self.place.spec.schema:
             return self
@@ -218,7 +222,7 @@ class IcebergLake:
         if table is None and snapshot_id is None:
             return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
         if table is None:
-            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
+            raise self._no_table(snapshot_id)
         metadata = table.metadata
         snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
@@ -231,12 +235,17 @@ class IcebergLake:
         splits = plan_splits(table, snapshot, row_filter, self.place.spec.num_buckets)
         return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
 
+    def _no_table(self, snapshot_id: int | None) -> SnapshotExpiredError:
+        return SnapshotExpiredError(
+            f"{self.place.spec.path} has no lake table, so no snapshot {snapshot_id}; tier it, which says more"
+        )
+
     def scan_files(
         self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
     ) -> LakeScan:
         table = self.place.find()
         if table is None:
-            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshot {snapshot_id}")
+            raise self._no_table(snapshot_id)
         snapshot = require_snapshot(table.metadata, snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
         known = iceberg_columns(table.metadata, self.place.spec)

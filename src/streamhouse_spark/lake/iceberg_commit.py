@@ -85,7 +85,7 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
     if now == table.metadata.current_snapshot_id:
         raise CorruptDataError(
             f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
-            "or roll the table back to an older snapshot"
+            "or build the lake anew from the log (streamhouse retier)"
         ) from error
 
 

@@ -57,12 +57,12 @@ def lake_metadata(location: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again ({error})"
+            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except _DAMAGE as error:
         raise CorruptDataError(
-            f"lake table {location}: a manifest cannot be read ({type(error).__name__}: {error}); restore it, or roll "
-            "the table back to an older snapshot"
+            f"lake table {location}: a manifest cannot be read ({type(error).__name__}: {error}); restore it, or "
+            "build the lake anew from the log (streamhouse retier)"
         ) from error
 
 

@@ -48,7 +48,7 @@ def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | N
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
         f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
-        f"{COMMIT_USER} names it), or drop the lake table and tier again"
+        f"{COMMIT_USER} names it), or build the lake anew from the log (streamhouse retier)"
     )
 
 

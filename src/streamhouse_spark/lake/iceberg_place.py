@@ -103,7 +103,7 @@ class IcebergPlace:
             if found := wanted.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
-                    "change it, drop it, or give the table another lake location"
+                    "change it, or build the lake at another place (streamhouse retier)"
                 )
             is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
             if (wanted.schema is not table.schema() or not is_right) and not commit_columns(
@@ -147,7 +147,7 @@ class IcebergPlace:
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
             raise LakeMismatchError(
                 f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
-                "make a table of it (adopt_table), or give this one another lake location"
+                "make a table of it (adopt_table), or build the lake at another place (streamhouse retier)"
             )
         with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
@@ -237,5 +237,5 @@ class IcebergPlace:
     def _foreign(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(
             f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
-            f"{self.spec.table_uuid} ({self.spec.path}); give the table another lake location"
+            f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"
         )

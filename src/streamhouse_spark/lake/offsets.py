@@ -68,6 +68,6 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
     if owner != table_uuid:
         raise LakeMismatchError(
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
-            "give this one another lake location"
+            "build the lake at another place (streamhouse retier)"
         )
     return FoundOffsets(offsets, snapshot_id, starts, dropped_rows)

@@ -67,6 +67,10 @@ class PaimonLake:
     ) -> None:
         self.place = PaimonPlace(storage, spec, settings=settings, world=world)
 
+    @property
+    def location(self) -> str:
+        return self.place.spec.location
+
     def with_schema(self, schema: TableSchema) -> PaimonLake:
         if schema == self.place.spec.schema:
             return self

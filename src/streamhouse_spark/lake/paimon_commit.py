@@ -101,7 +101,7 @@ def _require_overtaken(place: PaimonPlace, table: PaimonTable, error: SnapshotEx
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
             f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
-            "it, or roll the table back to an older snapshot"
+            "it, or build the lake anew from the log (streamhouse retier)"
         ) from error
 
 

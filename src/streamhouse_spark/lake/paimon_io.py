@@ -41,7 +41,8 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
             raise FileNotFoundError(str(error)) from error
         if len(data) != self.sizes.get(path, len(data)):
             raise CorruptDataError(
-                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it"
+                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
+                "lake anew from the log (streamhouse retier)"
             )
         return io.BytesIO(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data)
 
@@ -109,10 +110,10 @@ def paimon_metadata(location: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again ({error})"
+            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except Exception as error:  # whatever a decoder raises on bytes that are not what they should be
         raise CorruptDataError(
             f"lake table {location}: its metadata cannot be read ({type(error).__name__}: {error}); restore it, or "
-            "roll the table back to an older snapshot"
+            "build the lake anew from the log (streamhouse retier)"
         ) from error

@@ -145,7 +145,7 @@ class PaimonPlace:
             if found := wanted.differences or differences(wanted.schema, self.spec):
                 raise LakeMismatchError(
                     f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(found)}; "
-                    "change it, drop it, or give the table another lake location"
+                    "change it, or build the lake at another place (streamhouse retier)"
                 )
             if wanted.schema is table.schema:
                 return
@@ -186,7 +186,8 @@ class PaimonPlace:
             raise LakeMismatchError(
                 f"the Paimon table at {table.location} belongs to {f'table {owner}' if owner else 'nobody'}, expected "
                 f"table {self.spec.table_uuid} ({self.spec.path}); "
-                f"{'' if owner else 'make a table of it (adopt_table), or '}give the table another lake location"
+                f"{'' if owner else 'make a table of it (adopt_table), or '}build the lake at "
+                "another place (streamhouse retier)"
             )
 
     def files_at(self, location: str) -> FileAccess:
@@ -196,7 +197,7 @@ class PaimonPlace:
         if self.snapshots.newest() is not None:
             raise LakeMismatchError(
                 f"the place of the Paimon table {self.location} has snapshots and no schema: a table was dropped "
-                "there; delete the folder, or give the table another lake location"
+                "there; delete the folder, or build the lake at another place (streamhouse retier)"
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:

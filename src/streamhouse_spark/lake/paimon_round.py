@@ -83,7 +83,7 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
     raise LakeRolledBackError(
         f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
         f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
-        "offsets, or drop the lake table and tier again"
+        "offsets, or build the lake anew from the log (streamhouse retier)"
     )
 
 

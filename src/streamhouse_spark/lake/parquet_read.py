@@ -143,7 +143,7 @@ class _FileColumns:
         if written is not None and written != field_ids_text(by_id).encode():
             raise CorruptDataError(
                 f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
-                "restore it, or drop it from the lake table"
+                "restore it, or build the lake anew from the log (streamhouse retier)"
             )
         if not by_id and field_names:
             by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
@@ -184,7 +184,7 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
         raise CorruptDataError(
             f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
-            f"{split.num_rows}; restore it, or drop it from the lake table"
+            f"{split.num_rows}; restore it, or build the lake anew from the log (streamhouse retier)"
         )
 
 
@@ -236,12 +236,16 @@ def _batches(
 
 def _expired(location: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again"
+        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
+        "it is missing then too, it was lost: restore it, or build the lake anew from the log (streamhouse retier)"
     )
 
 
 def _damaged(location: str, error: Exception) -> CorruptDataError:
-    return CorruptDataError(f"lake file {location} cannot be read: {error}; restore it, or drop it from the lake table")
+    return CorruptDataError(
+        f"lake file {location} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+        "retier)"
+    )
 
 
 # -- deleted positions ------------------------------------------------------------------------------------------------

@@ -118,5 +118,6 @@ def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, i
     if behind:
         raise LakeRolledBackError(
             f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
-            "nothing was dropped. Roll the lake forward to its newest snapshot, then drop the partition again"
+            "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
+            "then drop the partition again"
         )

@@ -9,6 +9,7 @@ from typing import Any
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeSnapshot, WriteContext
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.model import OffsetRange
@@ -27,6 +28,8 @@ class TieringTask:
     context: WriteContext
     live: tuple[LiveFile, ...] = ()
     """Where the lake may hold older rows of the same keys."""
+    base: OffsetRange | None = None
+    """With a primary key, where the log begins too late: the split has the rows after these changes, by key."""
 
     @property
     def bucket(self) -> int:
@@ -34,16 +37,18 @@ class TieringTask:
 
     @property
     def offsets(self) -> OffsetRange:
-        return self.split.offsets
+        return self.split.offsets if self.base is None else self.base
 
     def to_json(self) -> dict[str, Any]:
         live = [file.to_json() for file in self.live]
-        return {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
+        out = {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
+        return out if self.base is None else {**out, "base": [self.base.start, self.base.end]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
         live = tuple(LiveFile.from_json(file) for file in value["live"])
-        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live)
+        base = OffsetRange(*value["base"]) if "base" in value else None
+        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live, base)
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
@@ -63,6 +68,15 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
             "records or the lake belongs to another warehouse; restore the warehouse"
         )
     return firsts
+
+
+def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+    """Bucket → its rows by key, where the lake has nothing of the bucket and the log no longer all changes."""
+    return {
+        bucket: base
+        for bucket, base in state.snapshots.items()
+        if begin.get(bucket, 0) <= state.first_offset(bucket) < state.buckets[bucket].start <= base.offset
+    }
 
 
 def plan_tiering(
@@ -102,7 +116,8 @@ def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> 
     if lake_offset < log.start:
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log begins at {log.start}: "
-            "the rows between are in neither; roll the lake forward to its newest snapshot with offsets"
+            "the rows between are in neither; roll the lake forward to its newest snapshot with offsets, or give them "
+            "up (streamhouse retier --allow-loss)"
         )
 
 
@@ -136,5 +151,6 @@ def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int
         bucket, (here, expected) = next(iter(behind.items()))
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
-            "the lake was rolled back; roll it forward to its newest snapshot with offsets, or drop it and tier again"
+            "the lake was rolled back; roll it forward to its newest snapshot with offsets, or build it anew from the "
+            "log (streamhouse retier)"
         )

@@ -22,12 +22,14 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Tell the log what the lake holds, unless it knows of as much or more."""
+    """Tell the log what the lake holds, unless it knows of as much or more, or has another lake by then."""
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
+        if state.lake_location != lake.location:
+            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
         found: LakeSnapshot | None = snapshot
         known = state.recorded_lake
         if known is not None and same_offsets(snapshot.offsets, known.offsets):

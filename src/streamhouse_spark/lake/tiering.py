@@ -10,10 +10,11 @@ of several services that tier one table, one wins each round and the others plan
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.clock import World
@@ -26,16 +27,19 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     TableNotFoundError,
 )
+from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
-from streamhouse_spark.lake.bucket_files import write_files
+from streamhouse_spark.lake.bucket_files import write_files, write_rows
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.open import file_shape
+from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.lake.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
+    bases_of,
     plan_tiering,
     require_progress,
     round_begin,
@@ -43,7 +47,7 @@ from streamhouse_spark.lake.plan import (
 from streamhouse_spark.lake.recording import is_ahead, record_snapshot
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.scan import check_dense, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.properties import parse_properties
@@ -144,6 +148,7 @@ class TieringJob:
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
         """One snapshot. True when there was nothing left to do."""
+        self._lake = self._lake.with_state(state)
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
             self._require_progress(state, state.lake)
         self._fit_lake(state)
@@ -156,8 +161,9 @@ class TieringJob:
             self._record(newest)
         offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
         begin = round_begin(state, newest)
-        planned = self._planned(state, begin, targets)
-        if not planned and state.begins_at(starts):
+        bases = bases_of(state, begin)
+        planned = self._planned(state, begin, targets, bases)
+        if not planned and not bases and state.begins_at(starts):
             return True
         context = self._lake.write_context()
         live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
@@ -165,9 +171,13 @@ class TieringJob:
             TieringTask(plan_range(state, bucket, wanted), context, live.get(bucket, ()))
             for bucket, wanted in planned.items()
         ]
+        tasks += [
+            TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
+            for base in bases.values()
+        ]
         files = [file for written in run_tasks(tasks) for file in written]
         new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
-        self._require_not_truncated_since(state)
+        self._require_lake_of(state)
         snapshot = self._lake.commit(
             files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
         )
@@ -194,14 +204,17 @@ class TieringJob:
             )
 
     def _planned(
-        self, state: TableState, begin: Mapping[int, int], targets: Mapping[int, int]
+        self,
+        state: TableState,
+        begin: Mapping[int, int],
+        targets: Mapping[int, int],
+        bases: Collection[int],
     ) -> dict[int, OffsetRange]:
         is_keyed, bytes_max = bool(state.primary_key), self._bytes_per_bucket_max
         if is_keyed:
             bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
-        return plan_tiering(
-            state.buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed
-        )
+        buckets = {bucket: log for bucket, log in state.buckets.items() if bucket not in bases}
+        return plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
 
     def _live_files(
         self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]
@@ -211,7 +224,6 @@ class TieringJob:
 
     def _fit_lake(self, state: TableState) -> None:
         """The lake table exists, with the columns of the state that the round is planned from."""
-        self._lake = self._lake.with_state(state)
         try:
             self._lake.create_or_adopt()
         except LakeMismatchError:
@@ -221,10 +233,15 @@ class TieringJob:
                 f"the columns of table {state.name} were altered since this round began; plan again"
             ) from None
 
-    def _require_not_truncated_since(self, state: TableState) -> None:
-        """The fence would let the round's rows in, and the next round take them out: better never to show them."""
-        if self._refreshed().truncation != state.truncation:
-            raise CommitConflictError(f"table {state.name} was truncated since this round began; plan again")
+    def _require_lake_of(self, state: TableState) -> None:
+        """The fence would let the round's rows in, and the next round take them out, or leave them where nobody looks:
+        better never to show them.
+        """
+        now = self._refreshed()
+        if now.truncation != state.truncation or now.lake_location != state.lake_location:
+            raise CommitConflictError(
+                f"table {state.name} was truncated, or its lake is built anew, since this round began; plan again"
+            )
 
     def _record(self, snapshot: LakeSnapshot) -> None:
         record_snapshot(self._log, self._lake, snapshot)
@@ -255,6 +272,8 @@ def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: 
 
 def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
     files_at = partial(lake_files, storage, settings)
+    if task.base is not None:
+        return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
     found = check_dense(read_split(storage, task.split, written), task.offsets)
     changes = (part.batch for part in found)
@@ -265,6 +284,27 @@ def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World,
     from streamhouse_spark.lake import iceberg_keyed
 
     return iceberg_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
+
+
+def _run_base_task(
+    storage: Storage, files_at: FilesAt, world: World, task: TieringTask, base: OffsetRange
+) -> list[LakeFile]:
+    """Rows by key, of a bucket that the lake has nothing of: each is as if it had just been inserted."""
+    context = task.context
+    found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
+    if context.lake["format"] == "paimon":
+        from streamhouse_spark.lake import paimon_keyed
+
+        written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
+        inserts = (_inserted(batch, written) for batch in found)
+        return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
+    shape = file_shape(context)
+    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
+
+
+def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
+    kinds = pa.array(np.full(rows.num_rows, int(ChangeType.INSERT), np.int8))
+    return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
 
 
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:

@@ -79,6 +79,16 @@ class LakePair:
 
 
 @dataclass(frozen=True, slots=True)
+class Retier:
+    """The lake table lies at ``lake_location`` from now on, where no row is yet: snapshots of the former one count no
+    more. Rows of buckets below ``starts`` are given up, as by a truncation there.
+    """
+
+    lake_location: str
+    starts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SetProperties:
     changed: Mapping[str, str]
     removed: tuple[str, ...] = ()
@@ -170,6 +180,7 @@ Action = (
     | Trim
     | Truncate
     | LakePair
+    | Retier
     | SetProperties
     | SetSchema
     | Rename
@@ -250,6 +261,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "truncate", "offsets": _to_json_map(offsets)}
         case LakePair():
             return {"type": "lake", **lake_to_json(action)}
+        case Retier(lake_location, starts):
+            return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
         case SetProperties(changed, removed):
             return {"type": "properties", "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
@@ -298,6 +311,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Truncate(_from_json_map(data["offsets"]))
         case "lake":
             return lake_from_json(data)
+        case "retier":
+            return Retier(data["lake_location"], _from_json_map(data["starts"]))
         case "properties":
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema":

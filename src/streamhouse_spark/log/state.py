@@ -96,6 +96,8 @@ class TableState:
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
+    former_lakes: tuple[str, ...] = ()
+    """Where the lake table lay before it was built anew elsewhere: these files go with the table."""
     named: int = 1
     """Number of the newest record that said the name: a renaming that began before it does not happen."""
     former_uuids: tuple[str, ...] = ()
@@ -246,6 +248,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return _truncated(state, offsets, record)
         case act.LakePair():
             return _with_lake(replace(state, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:]))
+        case act.Retier():
+            return _retiered(state, action, record)
         case act.SetProperties(changed, removed):
             kept = {k: v for k, v in state.properties.items() if k not in removed}
             return replace(state, properties={**kept, **changed})
@@ -363,6 +367,15 @@ def _with_lake(state: TableState) -> TableState:
     return replace(state, lake=next(counted, None))
 
 
+def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:
+    former = (*state.former_lakes, state.lake_location)
+    moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
+    if action.starts:
+        begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
+        moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins))
+    return _with_lake(moved)
+
+
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None)
 
@@ -420,6 +433,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     }
     if state.buried:
         out["buried"] = True
+    if state.former_lakes:
+        out["former_lakes"] = list(state.former_lakes)
     if state.named != 1:
         out["named"] = state.named
     if batches := {app_id: batch_to_json(t.batch) for app_id, t in state.transactions.items() if t.batch}:
@@ -484,6 +499,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
             name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms) for name, ms, offsets in data["consumers"]
         },
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
+        former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),
         dropped=data["dropped"],

@@ -23,6 +23,13 @@ def tier(connection: Connection, given: Mapping[str, Any]) -> Rows:
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows)]
 
 
+def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    report = table.retier(allow_loss=given["allow_loss"], dry_run=given["dry_run"])
+    lost, returned = report.lost_rows, report.returned_rows
+    return [(report.table, report.lake_location, report.rows, lost, returned, report.dry_run)]
+
+
 def compact(connection: Connection, given: Mapping[str, Any]) -> Rows:
     table = connection.table(table_name_of(given["table"]))
     report = table.lake.compact(dry_run=given["dry_run"])

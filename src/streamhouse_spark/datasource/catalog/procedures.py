@@ -136,6 +136,18 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             lake_procedures.tier,
         ),
         Procedure(
+            "retier",
+            "Build a table's lake anew from its log, in a fresh place; the next round of tiering moves all rows",
+            (
+                _TABLE,
+                Parameter("allow_loss", "boolean", "Give up rows that only the former lake may have", "false"),
+                _DRY_RUN,
+            ),
+            "table string not null, lake_location string not null, rows bigint not null, lost_rows bigint not null, "
+            "returned_rows bigint not null, dry_run boolean not null",
+            lake_procedures.retier,
+        ),
+        Procedure(
             "compact",
             "Join small neighbouring files of a table's lake, and remove deleted rows; without Spark's executors",
             (_TABLE, _DRY_RUN),

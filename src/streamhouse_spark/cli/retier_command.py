@@ -1,0 +1,50 @@
+"""``retier``: building a lake anew from the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.retiering import RetierReport
+
+
+@click.command(
+    "retier",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse retier sales.orders --dry-run
+streamhouse -w ./warehouse retier sales.orders
+streamhouse -w ./warehouse tier --once sales.orders
+""",
+)
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only show what would be tiered again, and what would be lost.")
+@click.option(
+    "--allow-loss",
+    is_flag=True,
+    help="Give up rows that were trimmed from the log, and take back those of dropped partitions that it still holds.",
+)
+@click.pass_obj
+def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> None:
+    """Build the lake of a table anew from its hot log, in a fresh place.
+
+    The way out where the lake was rolled back, damaged or deleted. Reads take all rows from the log until the next
+    round of `streamhouse tier` has moved them. The files of the former lake stay until the table is dropped. Refused,
+    with the numbers, where rows are in the lake alone.
+    """
+    report = session.warehouse.table(table).retier(allow_loss=allow_loss, dry_run=dry_run)
+    session.output.document(asdict(report), lambda console: _render(report, console))
+
+
+def _render(report: RetierReport, console: Console) -> None:
+    verb = "would be" if report.dry_run else "is"
+    console.print(
+        f"the lake of {report.table} {verb} built anew at {report.lake_location}: {report.rows:,} offsets to tier, "
+        f"{report.lost_rows:,} lost; {report.former_location} is left as it is",
+        markup=False,
+    )
+    if not report.dry_run:
+        console.print(f"next: streamhouse tier --once {report.table}", markup=False)
