@@ -20,7 +20,8 @@ from streamhouse_spark.properties import (
     default_bucket_key,
     parse_properties,
 )
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.reserved_names import require_free_partition_name
+from streamhouse_spark.schema import TableSchema, check_column_name
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.values import join_names, parse_names
 
@@ -59,8 +60,12 @@ def create_action(
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
     table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
+    for column in table_schema.columns:  # also those of a lake table that is adopted
+        check_column_name(column.name)
     table_schema = with_defaults(table_schema, check_defaults(defaults))
     partitions = check_partition_columns(partition_by, table_schema)
+    for name in partitions:
+        require_free_partition_name(name)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
         table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
     parsed = parse_properties(texts, table_schema, partitions)

@@ -23,13 +23,13 @@ from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key
+from streamhouse_spark.reserved_names import FOUND, require_unlike
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
 
-FOUND = "_found"
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
 """How often a tablet that is found damaged is made anew for one lookup."""
@@ -66,7 +66,28 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """See `Table.lookup`."""
+        """See `Table.lookup`. Raises `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+        shape = self._table.keyed.shape()
+        names = (*shape.key_schema.names, *_value_names(shape, columns))
+        require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
+        return self.rows_and_found(
+            keys,
+            columns=columns,
+            max_staleness_ms=max_staleness_ms,
+            at_least=at_least,
+            insert_if_absent=insert_if_absent,
+        )
+
+    def rows_and_found(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+        insert_if_absent: bool = False,
+    ) -> pa.Table:
+        """As `rows`, whatever the table's columns are called: whether a key was found stands in the last column."""
         state = self.state(max_staleness_ms, at_least)
         shape = self._table.keyed.shape(state)
         wanted = _value_names(shape, columns)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.keyed_lookup import DAMAGED_MAX, FOUND, Lookup, column_names, damaged
+from streamhouse_spark.keyed_lookup import DAMAGED_MAX, Lookup, column_names, damaged
 from streamhouse_spark.keyed_table import KeyedShape
 from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
@@ -85,9 +85,14 @@ class LookupOne:
         at_least: Mapping[int, OffsetRange] | None,
     ) -> dict[str, Any] | None:
         keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
-        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
-        row = rows.to_pylist()[0]
-        return {name: row[name] for name in plan.wanted} if row[FOUND] else None
+        rows = self._lookup.rows_and_found(
+            keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least
+        )
+        found = rows.num_columns - 1
+        if not rows.column(found)[0].as_py():
+            return None
+        (row,) = rows.select(list(range(found))).to_pylist()
+        return {name: row[name] for name in plan.wanted}
 
 
 class _Plan:

@@ -10,11 +10,9 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.reserved_names import is_of_paimon
 from streamhouse_spark.schema import TableSchema
 
-_OWN_PREFIX: Final = "_key_"
-_OWN_NAMES: Final = frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"})
-"""Names of Paimon's own columns."""
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 """From the year 1 to 9999, since 1970: what Paimon's Python library can say."""
@@ -47,7 +45,7 @@ def check_paimon_columns(
     its role.
     """
     for name in schema.names:
-        if name.casefold() in _OWN_NAMES or name.casefold().startswith(_OWN_PREFIX):
+        if is_of_paimon(name):
             raise SchemaMismatchError(f"the column name '{name}' is Paimon's own; rename the column")
     for name in partition_by:
         _check_partition_column(name, schema.column(name).type)

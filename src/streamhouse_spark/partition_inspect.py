@@ -19,6 +19,7 @@ from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.pin import Pin, pin_newest, require_recorded
+from streamhouse_spark.reserved_names import require_unlike
 from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ _COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
-    """The partition columns, then what lies where.
+    """The partition columns, then what lies where. Raises `SchemaMismatchError` where one is called as what is counted.
 
     ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
     well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.
     """
+    require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
     return pa.schema([*columns, *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS)])
 

@@ -18,19 +18,7 @@ from streamhouse_spark import constants, ddl
 from streamhouse_spark.constants import Constant
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.model import is_unicode
-
-RESERVED_COLUMN_NAMES: Final = frozenset(
-    {
-        "__bucket",
-        "__offset",
-        "__timestamp",
-        "_bucket",
-        "_change_type",
-        "_commit_timestamp",
-        "_log_offset",
-    },
-)
-"""Names that reads with metadata add, or that a lake table needs for itself. Refused without regard to case."""
+from streamhouse_spark.reserved_names import require_free_name
 
 COLUMN_NAME_LENGTH_MAX: Final = 255
 COLUMN_COUNT_MAX: Final = 10_000
@@ -122,8 +110,10 @@ class TableSchema:
         object.__setattr__(self, "_by_folded_name", by_folded_name)
 
     @classmethod
-    def of(cls, schema: pa.Schema | str | SparkSchema) -> Self:
+    def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
         """The schema of a new table, from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+
+        Names that the schema ``known`` of an older table has may be anything.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
@@ -133,7 +123,8 @@ class TableSchema:
         """
         columns = _columns_of(schema)
         for column in columns:
-            check_column_name(column.name)
+            if known is None or known.find(column.name) is None:
+                check_column_name(column.name)
         return cls(
             tuple(
                 Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c)) for i, c in enumerate(columns, start=1)
@@ -217,8 +208,7 @@ def check_column_name(name: str) -> None:
         raise SchemaMismatchError(
             f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
         )
-    if name.casefold() in RESERVED_COLUMN_NAMES:
-        raise SchemaMismatchError(f"the column name '{name}' is reserved for reads with metadata; rename the column")
+    require_free_name(name)
 
 
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema import RESERVED_COLUMN_NAMES, Column, TableSchema
+from streamhouse_spark.reserved_names import RESERVED_NAMES, RESERVED_PREFIXES
+from streamhouse_spark.schema import Column, TableSchema
 
 ORDERS = (
     "order_id BIGINT NOT NULL COMMENT 'key', customer STRING, amount DECIMAL(12,2), ts TIMESTAMP, tags ARRAY<STRING>"
@@ -102,7 +103,9 @@ def test_names_the_nested_field_of_a_type_that_cannot_be_stored():
         TableSchema.of(pa.schema([("a", pa.list_(pa.struct([("t", pa.time64("us"))])))]))
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_COLUMN_NAMES), "__BUCKET", "_Log_Offset"])
+@pytest.mark.parametrize(
+    "name", [*sorted(RESERVED_NAMES), "__BUCKET", "_Log_Offset", *(f"{p}Of_Mine".title() for p in RESERVED_PREFIXES)]
+)
 def test_refuses_reserved_names(name):
     with pytest.raises(SchemaMismatchError, match="is reserved"):
         TableSchema.of(pa.schema([(name, pa.int64())]))

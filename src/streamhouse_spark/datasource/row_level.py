@@ -26,18 +26,28 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.read_base import READING, ReadBase
 from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.options import WriteOptions
+from streamhouse_spark.reserved_names import INTERNAL, require_unlike
 from streamhouse_spark.schema import TableSchema
 
-KIND: Final = "__streamhouse_kind"
+KIND: Final = f"{INTERNAL}kind"
 """``insert``, ``update`` or ``delete``; the JVM class says so."""
-_READ: Final = "__streamhouse_read_"
 _PART_PROPERTY: Final = "streamhouse.part"
 """Set by the JVM class where a task has more rows than it hands over at once."""
 
 
+def read_name(key_column: str) -> str:
+    """What a column of the primary key is called as it was read."""
+    return f"{INTERNAL}read_{key_column}"
+
+
 def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
-    """The columns of the rows that arrive."""
-    read = [pa.field(f"{_READ}{name}", schema.column(name).type) for name in key]
+    """The columns of the rows that arrive.
+
+    Raises `SchemaMismatchError` for a table from before these names were reserved that has a column of one of them.
+    """
+    ours = [KIND, *(read_name(column) for column in key)]
+    require_unlike(schema.names, ours, "what an UPDATE, DELETE or MERGE makes of rows")
+    read = [pa.field(read_name(name), schema.column(name).type) for name in key]
     columns = [pa.field(column.name, column.type) for column in schema.columns]
     return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
 
@@ -65,14 +75,15 @@ class RowLevelPlan:
     def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the key that they are about in the key's columns."""
         kinds = batch.column(KIND)
-        read = [batch.column(f"{_READ}{name}") for name in self.key]
+        read = [batch.column(read_name(name)) for name in self.key]
         written = [batch.column(name) for name in self.key]
         self._require_same(kinds, read, written)
         deleted = pc.equal(kinds, "delete")
         keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         found |= zip(self.key, keys, strict=True)
-        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if not name.startswith(_READ)})
+        ours = {read_name(name) for name in self.key}
+        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if name not in ours})
 
     def _require_same(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
         updated = pc.equal(kinds, "update")
@@ -106,12 +117,14 @@ class RowLevelWriter(DataSourceArrowWriter):
     def __init__(
         self, connection: Connection, name: str, read: ReadBase, schema: StructType, *, is_clustered: bool = False
     ) -> None:
+        table = connection.table(name)
         has_kinds = KIND in schema.fieldNames()
-        frame = StructType([field for field in schema.fields if not field.name.startswith(_READ)])
+        read_names = {read_name(column) for column in table.state.primary_key} if has_kinds else set()
+        frame = StructType([field for field in schema.fields if field.name not in read_names])
         options = WriteOptions(row_kind_column=KIND if has_kinds else None)
         self._staging = KeyedStagingPlan.of(
             connection,
-            connection.table(name),
+            table,
             frame,
             options,
             write=IntentWrite(rewrites=True),

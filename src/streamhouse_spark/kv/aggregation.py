@@ -2,6 +2,12 @@
 
 A fold gets the values of all keys in one array, each key's together and in the order in which they count, and says what
 they make of each key. It may be given its own result again as the first value, because that is what is stored.
+
+Numbers are folded as Spark does: nulls count for nothing, NaN is larger than any other number (so it is the maximum
+where there is one, and the minimum where there is nothing else), and zeros of both signs are equal. A ``sum`` or
+``product`` of integers or decimals that does not fit into the column is ``AGGREGATE_OVERFLOW``: that write is refused,
+and what is stored stays as it is; floats become infinite instead. Products of decimals are rounded to their scale step
+by step, half up.
 """
 
 from __future__ import annotations
@@ -61,6 +67,19 @@ def _grouped(function: str) -> Fold:
     return folded
 
 
+def _extreme(function: str, of_floats: np.ufunc) -> Fold:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
+        if not pa.types.is_floating(values.type):
+            return _grouped(function)(values, keys, num_keys)
+        place = np.full(num_keys, -1, np.int64)
+        starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
+        place[keys[starts]] = np.arange(len(starts))
+        found = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
+        return pa.array(found, values.type).take(pa.array(place, mask=place < 0))
+
+    return ignoring_nulls(folded)
+
+
 def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     data_type = values.type
     if pa.types.is_decimal(data_type):
@@ -95,11 +114,30 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         chosen = np.flatnonzero(rank == n)
         place = np.full(num_keys, -1, np.int64)
         place[keys[chosen]] = chosen
-        times = factors.take(pa.array(place, mask=place < 0)).fill_null(1)
-        exact = pc.multiply(product.cast(pa.decimal256(37, scale)), times.cast(pa.decimal256(37, scale)))
-        rounded = pc.round(exact, ndigits=scale, round_mode="half_towards_infinity")
-        product = _fitting(rounded, data_type, "product").cast(pa.decimal256(38, scale))
+        times = factors.take(pa.array(place, mask=place < 0))
+        # Two numbers of 38 digits make one of 76 at most, which fits. Arrow's type of it would need one more.
+        exact = pc.multiply(_typed(product, pa.decimal256(37, scale)), _typed(times, pa.decimal256(37, scale)))
+        fitting = _fitting(_rounded(exact, scale), data_type, "product").cast(pa.decimal256(38, scale))
+        product = pc.coalesce(fitting, product)  # keys of fewer values are done
     return _fitting(product, data_type, "product")
+
+
+def _rounded(values: pa.Array, scale: int) -> pa.Array:
+    """To half as many digits behind the point, half away from zero. `pyarrow.compute.round` gets halves wrong here."""
+    if not scale:
+        return values
+    half, whole = 5 * 10 ** (scale - 1), pa.decimal256(75, 0)
+    values = _typed(values, whole)
+    halves = pc.if_else(pc.less(values, pa.scalar(0, whole)), pa.scalar(-half, whole), pa.scalar(half, whole))
+    shifted = _typed(pc.add(values, halves), pa.decimal256(76, 2 * scale))
+    return shifted.cast(options=pc.CastOptions(pa.decimal256(76, scale), allow_decimal_truncate=True))
+
+
+def _typed(values: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """The same 256 bits of each value, whatever number of digits the type says."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
 
 
 def _list(delimiter: str) -> Fold:
@@ -209,8 +247,8 @@ def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = 
 _FOLDS: Final[Mapping[str, Fold]] = {
     "sum": _sum,
     "product": ignoring_nulls(_product),
-    "max": _grouped("max"),
-    "min": _grouped("min"),
+    "max": _extreme("max", np.maximum),  # which is NaN where one of both is
+    "min": _extreme("min", np.fmin),  # which is NaN where both are
     "last_value": last_value,
     "last_value_ignore_nulls": ignoring_nulls(last_value),
     "first_value": first_value,

@@ -36,7 +36,7 @@ from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
 from streamhouse_spark.lake.iceberg_inspect import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg_maintain import compact, expire
 from streamhouse_spark.lake.iceberg_manifests import rewrite_manifests
-from streamhouse_spark.lake.iceberg_offsets import newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg_offsets import log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import (
@@ -56,6 +56,7 @@ from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan
+from streamhouse_spark.lake.snapshot_times import latest_ms
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -151,9 +152,10 @@ class IcebergLake:
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()
-        entries = [entry for entry in metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
+        times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
+        entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
         if not entries:
-            first = min((entry.timestamp_ms for entry in metadata.snapshot_log), default=None)
+            first = min(times_ms, default=None)
             raise SnapshotExpiredError(
                 f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
                 f"kept is from {first} ms; choose a later time"

@@ -10,9 +10,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeFile
@@ -21,13 +20,15 @@ from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_io import StorageFileIO, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets
+from streamhouse_spark.lake.iceberg_offsets import ancestors, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import own_projection
+from streamhouse_spark.lake.iceberg_refs import unchanged_refs
 from streamhouse_spark.lake.iceberg_round import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
+from streamhouse_spark.lake.snapshot_times import aged_ms
 from streamhouse_spark.parallel import in_parallel
 
 # -- compaction -------------------------------------------------------------------------------------------------------
@@ -131,8 +132,8 @@ def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) 
     if table is None:
         return ExpireReport()
     place.require_owner(table.metadata)
-    older_than_ms = place.storage.now_ms() - keep_ms
-    doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, older_than_ms=older_than_ms)
+    now_ms = place.storage.now_ms()
+    doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, now_ms=now_ms, keep_ms=keep_ms)
     if not doomed:
         return ExpireReport()
     if dry_run:
@@ -147,7 +148,9 @@ def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) 
     return ExpireReport(doomed, tuple(gone))
 
 
-def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older_than_ms: int) -> tuple[int, ...]:
+def expirable(
+    metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
+) -> tuple[int, ...]:
     """Snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the offsets' own."""
     head = metadata.current_snapshot()
     if head is None:
@@ -161,21 +164,21 @@ def expirable(metadata: TableMetadata, table_uuid: str, *, keep_last: int, older
         if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
             branch_head = metadata.snapshot_by_id(ref.snapshot_id)
             kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
+    made_in_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    times_ms = aged_ms([own_time_ms(s) for s in made_in_order], now_ms)
+    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(made_in_order, times_ms, strict=True)}
     return tuple(
-        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and s.timestamp_ms <= older_than_ms
+        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and age_of[s.snapshot_id] >= keep_ms
     )
 
 
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata.
+    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
 
-    Raises `CommitConflictError` when the table changed meanwhile, `CommitStateUnknownError`.
+    Dropping a snapshot drops each tag and branch of it, so the commit is refused where one is not as it was when the
+    snapshots were chosen. Raises `CommitConflictError` when the table changed meanwhile, `CommitStateUnknownError`.
     """
-    head = table.metadata.refs.get(MAIN_BRANCH)
-    requirements = (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id if head else None}),
-    )
+    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
         with commit_answers(f"expiring snapshots of {table.metadata.location}"):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
+from streamhouse_spark.lake.snapshot_times import own_ms
 
 
 def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
@@ -82,3 +83,17 @@ def own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffs
     """What the snapshot itself says."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
+
+
+def own_time_ms(snapshot: Snapshot) -> int:
+    """See `streamhouse_spark.lake.snapshot_times`."""
+    summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    return own_ms(snapshot.timestamp_ms, summary)
+
+
+def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
+    """When a snapshot became the current one; one that an engine rolled back to has a time of that."""
+    snapshot = metadata.snapshot_by_id(entry.snapshot_id)
+    if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
+        return entry.timestamp_ms
+    return own_time_ms(snapshot)

@@ -34,6 +34,7 @@ from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.iceberg_io import manifests_of
 from streamhouse_spark.lake.iceberg_schema import partition_record
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
+from streamhouse_spark.lake.snapshot_times import said_ms
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
@@ -79,6 +80,7 @@ class SnapshotBuilder:
         list_location = self._location(f"snap-{self._snapshot_id}-{self._name}.avro")
         sequence_number = self._metadata.next_sequence_number()
         parent_id = self._parent.snapshot_id if self._parent else None
+        time_ms, beside = said_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
         with write_manifest_list(
             format_version=self._metadata.format_version,
             output_file=self._table.io.new_output(list_location),
@@ -93,9 +95,9 @@ class SnapshotBuilder:
                 "snapshot-id": self._snapshot_id,
                 "parent-snapshot-id": parent_id,
                 "sequence-number": sequence_number,
-                "timestamp-ms": max(self._world.clock.now_ms(), self._metadata.last_updated_ms),
+                "timestamp-ms": time_ms,
                 "manifest-list": list_location,
-                "summary": self._summary(removed),
+                "summary": self._summary(removed, beside),
                 "schema-id": self._metadata.current_schema_id,
             }
         )
@@ -249,7 +251,7 @@ class SnapshotBuilder:
         version = self._metadata.format_version
         return write_manifest(version, spec, schema, output, self._snapshot_id, "deflate")
 
-    def _summary(self, removed: Sequence[DataFile]) -> Summary:
+    def _summary(self, removed: Sequence[DataFile], beside: Mapping[str, str]) -> Summary:
         collector = SnapshotSummaryCollector()
         schema, specs = self._metadata.schema(), self._metadata.specs()
         for file in self._change.added:
@@ -259,6 +261,7 @@ class SnapshotBuilder:
         properties = {
             **collector.build(),
             **self._change.summary,
+            **beside,
             USER_PROPERTY: COMMIT_USER,
             COMMIT_PROPERTY: self._commit_uuid,
         }

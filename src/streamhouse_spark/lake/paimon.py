@@ -40,6 +40,7 @@ from streamhouse_spark.lake.paimon_races import settled, was_replaced
 from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_relocate import PaimonRelocation
 from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
+from streamhouse_spark.lake.paimon_snapshots import own_time_ms
 from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
@@ -134,12 +135,14 @@ class PaimonLake:
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         found = self._require_table("no snapshots").snapshot
         oldest = found
-        while found is not None and found.time_millis > timestamp_ms:
+        time_ms = own_time_ms(found) if found is not None else 0
+        while found is not None and time_ms > timestamp_ms:
             oldest, found = found, self.place.snapshots.find(found.id - 1)
+            time_ms = min(time_ms, own_time_ms(found)) if found is not None else time_ms
         if found is None:
             raise SnapshotExpiredError(
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
-                f"is kept is from {oldest.time_millis if oldest else None} ms; choose a later time"
+                f"is kept is from {time_ms if oldest else None} ms; choose a later time"
             )
         return described_then(self.place, found)
 

@@ -30,6 +30,7 @@ from streamhouse_spark.lake.paimon_entries import ADD, DELETE, MetadataReader, k
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon_key_values import described_by_keys
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.snapshot_times import said_ms
 
 ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
@@ -129,6 +130,7 @@ class _SnapshotBuilder:
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
+        time_ms, beside = said_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
@@ -143,11 +145,11 @@ class _SnapshotBuilder:
             commit_user=COMMIT_USER,
             commit_identifier=parent.id + 1 if parent else 1,
             commit_kind=self._kind,
-            time_millis=max(self._now_ms, parent.time_millis if parent else 0),
+            time_millis=time_ms,
             watermark=parent.watermark if parent else None,
             index_manifest=parent.index_manifest if parent else None,
             next_row_id=parent.next_row_id if parent else None,
-            properties={**self._repeated(), **self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
+            properties={**self._repeated(), **beside, **self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
             uuid=self._commit_uuid,
         )
         return snapshot, self._files.written

@@ -18,6 +18,8 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon_place import PaimonPlace
 from streamhouse_spark.lake.paimon_reach import Reach, history, pinned, strays
+from streamhouse_spark.lake.paimon_snapshots import own_time_ms
+from streamhouse_spark.lake.snapshot_times import aged_ms
 
 
 def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
@@ -30,7 +32,7 @@ def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -
         return ExpireReport()
     place.require_owner(table)
     known = history(place, table.snapshot)
-    cut = _first_kept(place, known, keep_last, place.storage.now_ms() - keep_ms)
+    cut = _first_kept(place, known, keep_last, keep_ms)
     doomed = [*strays(place, known[0]), *(snapshot for snapshot in known if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
@@ -48,7 +50,7 @@ def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
 
 
-def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, older_than_ms: int) -> int:
+def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
     """The number of the oldest snapshot that stays.
 
     Snapshots go from the oldest on, without gaps. The one that says the offsets of the oldest one kept stays as well;
@@ -56,7 +58,9 @@ def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, o
     """
     newest = known[-1].id
     limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place)]
-    limits += [snapshot.id for snapshot in known if snapshot.time_millis > older_than_ms][:1]
+    now_ms = place.storage.now_ms()
+    times_ms = aged_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
+    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < keep_ms][:1]
     cut = min(limits)
     carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
     return int(carriers[-1] if carriers else known[0].id)

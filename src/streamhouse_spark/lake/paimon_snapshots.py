@@ -29,6 +29,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
+from streamhouse_spark.lake.snapshot_times import own_ms
 from streamhouse_spark.storage import Storage
 
 SNAPSHOT_PREFIX = "snapshot-"
@@ -242,3 +243,8 @@ def commit_of(snapshot: Snapshot) -> str | None:
 def consumer_text(snapshot_id: int) -> bytes:
     """A Paimon consumer that has yet to read this snapshot."""
     return json.dumps({"nextSnapshot": snapshot_id}).encode()
+
+
+def own_time_ms(snapshot: Snapshot) -> int:
+    """See `streamhouse_spark.lake.snapshot_times`."""
+    return own_ms(snapshot.time_millis, snapshot.properties or {})

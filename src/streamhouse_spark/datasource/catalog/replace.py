@@ -32,7 +32,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     _require_same_shape(table, args)
     loaded = load(connection, {"database": args["database"], "table": args["table"]})
     fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
-    names = TableSchema.of(StructJson(split_defaults(args["schema"])[0])).names
+    names = TableSchema.of(StructJson(split_defaults(args["schema"])[0]), known=table.state.schema).names
     unknown = [name for name in names if name.casefold() not in fields]
     if unknown:
         raise SchemaMismatchError(

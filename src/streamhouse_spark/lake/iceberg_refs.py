@@ -1,0 +1,44 @@
+"""Tags and branches of an Iceberg table that have to be, when a commit lands, what they were when it was planned."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from pydantic import Field
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement, ValidatableTableRequirement
+
+
+class AssertRefs(ValidatableTableRequirement):
+    """The table has exactly these tags and branches. Iceberg's own requirements say nothing of those that are new."""
+
+    type: Literal["assert-refs"] = Field(default="assert-refs")
+    refs: dict[str, int]
+    """Name → snapshot."""
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        found = _refs(base_metadata) if base_metadata is not None else {}
+        if found != self.refs:
+            names = sorted(name for name in {*found, *self.refs} if found.get(name) != self.refs.get(name))
+            raise CommitFailedException(f"Requirement failed: tags or branches {', '.join(names)} have changed")
+
+
+def unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
+    """That every tag and branch is where it was, and there are no others.
+
+    A REST catalog checks requirements itself, and knows none of the latter: there a tag that is made between planning
+    and commit is not seen, unless it has the name of one that is there.
+    """
+    known = {MAIN_BRANCH: None, **_refs(planned)}
+    each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in known.items())
+    return (
+        each if isinstance(catalog, RestCatalog) else (*each, cast("TableRequirement", AssertRefs(refs=_refs(planned))))
+    )
+
+
+def _refs(metadata: TableMetadata) -> dict[str, int]:
+    return {name: ref.snapshot_id for name, ref in metadata.refs.items()}

@@ -1,0 +1,98 @@
+"""Names that no column of a table may have: those that stand beside a table's columns somewhere. Pure.
+
+Without regard to case, as SQL and the lakes compare them. They are refused where a column gets its name: creation,
+adoption, new columns, renaming. A table that has one from before stays readable; what would have two columns of that
+name then says so (`require_unlike`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from streamhouse_spark.errors import SchemaMismatchError
+
+FOUND: Final = "_found"
+"""What `lookup` puts behind a row."""
+INTERNAL: Final = "__streamhouse_"
+"""What the names of columns begin with that tasks hand to each other."""
+
+_OURS: Final = frozenset(
+    {
+        "__bucket",
+        "__offset",
+        "__timestamp",
+        "_bucket",
+        "_change_type",
+        "_commit_timestamp",
+        "_commit_version",
+        "_log_offset",
+        FOUND,
+    },
+)
+_ICEBERG: Final = frozenset(
+    {
+        "_change_ordinal",
+        "_commit_snapshot_id",
+        "_deleted",
+        "_file",
+        "_last_updated_sequence_number",
+        "_partition",
+        "_pos",
+        "_row_id",
+        "_spec_id",
+    },
+)
+"""Columns that Iceberg's readers add to each table: a column of such a name makes it unreadable for them."""
+_PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
+_PAIMON_PREFIX: Final = "_key_"
+_PAIMON_ALONE: Final = frozenset({"rowkind"})
+"""Of which a table with an Iceberg lake may well have a column."""
+_BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "lake_size_bytes"})
+"""What ``$partitions`` counts, beside the partition columns."""
+
+RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
+RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
+
+
+def require_free_name(name: str) -> None:
+    """Raises `SchemaMismatchError` for a name that a column cannot get."""
+    folded = name.casefold()
+    if folded in _OURS or folded.startswith(INTERNAL):
+        whose = "what this package puts beside a table's columns"
+    elif folded in _ICEBERG:
+        whose = "a column that readers of Iceberg add"
+    elif folded in _PAIMON or folded.startswith(_PAIMON_PREFIX):
+        whose = "a column of Paimon's own"
+    else:
+        return
+    raise SchemaMismatchError(f"the column name '{name}' is reserved for {whose}; rename the column")
+
+
+def require_free_partition_name(name: str) -> None:
+    """Raises `SchemaMismatchError` for the name of a column that a table cannot be partitioned by."""
+    if name.casefold() in _BESIDE_PARTITIONS:
+        raise SchemaMismatchError(
+            f"the column name '{name}' is reserved for what $partitions says of each partition; rename the column, or "
+            "partition by others"
+        )
+
+
+def is_of_paimon(name: str) -> bool:
+    """Whether Paimon has a column of this name in its files."""
+    folded = name.casefold()
+    return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
+
+
+def require_unlike(names: Iterable[str], added: Iterable[str], what: str, instead: str = "") -> None:
+    """Raises `SchemaMismatchError` where a table from before a name was reserved has a column that is called so.
+
+    ``what`` adds columns of the names ``added`` to those of the table; ``instead`` says what else can be done.
+    """
+    folded = {name.casefold() for name in added}
+    for name in names:
+        if name.casefold() in folded:
+            raise SchemaMismatchError(
+                f"{what} has a column '{name}' of its own, and the table has one too; rename the table's column"
+                f"{instead}"
+            )
