@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog, require_there
 from streamhouse_spark.log.consumers import move_consumer

@@ -8,14 +8,12 @@ again after it, and grows by itself. Writes are not synced: what a power loss le
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from streamhouse_spark.errors import CorruptDataError, StorageError
+from streamhouse_spark.forks import new_condition, put_away_for_forks
 from streamhouse_spark.kv.map_file import MapFile, grown
 
 MAP_BYTES = 1 << 18
@@ -44,11 +42,11 @@ class Environment:
         self._folder = folder
         self._file = MapFile(folder)
         self._map_bytes = map_bytes
-        self._lock = threading.Condition()
+        self._lock = new_condition()
         self._users = 0
         self._env: Any = None
         self._databases: dict[bytes, Any] = {}
-        _forkable.add(self)
+        put_away_for_forks(self)
 
     @property
     def data_file(self) -> Path:
@@ -282,23 +280,3 @@ class Writer(Reader):
     def delete(self, keys: list[bytes]) -> None:
         for key in keys:
             self._txn.delete(key, db=self._rows)
-
-
-# -- forks ------------------------------------------------------------------------------------------------------------
-
-_forkable: weakref.WeakSet[Environment] = weakref.WeakSet()
-_forking: list[Environment] = []
-
-
-def _before_fork() -> None:
-    for environment in list(_forkable):
-        environment.before_fork()
-        _forking.append(environment)
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().after_fork()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

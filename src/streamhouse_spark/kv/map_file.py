@@ -12,10 +12,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.mounts import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import xxhash
 
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 _open: dict[Path, Tablet] = {}
 _known: dict[tuple[str | None, str, str, int], Tablet] = {}
 """The same by what names them, because building a path costs more than looking up a row."""
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
@@ -46,6 +46,3 @@ def close_tablets() -> None:
         _known.clear()
         while _open:
             _open.popitem()[1].close()
-
-
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

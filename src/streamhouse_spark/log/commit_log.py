@@ -19,7 +19,6 @@ looked for with the floor, about once a minute, and on a local disk before each 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +37,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     TransactionConflictError,
 )
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log import standing
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.anchors import HistoryMark, Relation
@@ -89,7 +89,7 @@ class CommitLog:
         self._stood_ms = 0
         self._severed: str | None = None
         self._attempts: dict[str, Committed | None] = {}
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     @property
     def table_uuid(self) -> str:
