@@ -51,6 +51,15 @@ class MapFile:
         except FileNotFoundError:
             return 0
 
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode; None where there is no file, or none that can be looked at."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     @contextmanager
     def sizing(self) -> Iterator[None]:
         """Nobody else opens the file or changes its size meanwhile."""

@@ -34,8 +34,9 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
     with _lock:
         found = _open.get(files.folder)
         if found is None:
+            bytes_max = cache_bytes_max()
             found = _open[files.folder] = Tablet(files, identity)
-            evict(cache_folder(), cache_bytes_max())
+            evict(cache_folder(), bytes_max)
         _known[name] = found
         return found
 
