@@ -196,6 +196,53 @@ def test_banned_calls(trees, banned):
     assert offenders == [], BANNED_CALLS[banned]
 
 
+def fork_offences(tree: ast.Module) -> set[str]:
+    """What would stay locked in a child, or wait there for threads that it does not have."""
+    makers = {"Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "Timer"}
+    contexts = {id(item.context_expr) for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items}
+    types = [getattr(node, name, None) for node in ast.walk(tree) for name in ("annotation", "returns")]
+    only_named = {id(node) for found in types if found is not None for node in ast.walk(found)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in only_named:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "multiprocessing", "queue", "functools"):
+            names = {alias.name for alias in node.names}
+            found |= names if node.module != "functools" else names & {"cached_property"}
+        elif isinstance(node, ast.Attribute) and node.attr in ("register_at_fork", "cached_property"):
+            found.add(node.attr)
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "threading" and node.attr in makers:
+            found.add(f"threading.{node.attr}")
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if name in {"ThreadPoolExecutor", "ProcessPoolExecutor"} and id(node) not in contexts:
+                found.add(name)
+    return found
+
+
+def test_locks_are_made_where_forks_are_known(trees):
+    found = {name: offences for name, tree in trees.items() if (offences := fork_offences(tree))}
+    assert set(found.pop("forks.py")) >= {"threading.RLock", "register_at_fork"}
+    # An upload is of one call, in one thread, and its pool ends with it.
+    assert found.pop("storage_s3_upload.py") == {"ThreadPoolExecutor"}
+    assert found == {}, "take new_lock, new_condition, new_event, cached_property of forks.py; pools belong to one call"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import threading\nlock = threading.Lock()",
+        "import threading\nfrom dataclasses import field\nlock = field(default_factory=threading.Lock)",
+        "from threading import RLock",
+        "from functools import cached_property",
+        "import os\nos.register_at_fork(before=print)",
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)",
+    ],
+)
+def test_a_lock_that_is_made_elsewhere_is_found(code):
+    assert fork_offences(ast.parse(code))
+
+
 def test_files_are_short():
     lengths = {relative(path): len(path.read_text("utf-8").splitlines()) for path in SOURCES}
     assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}, "one noun per file: split these"

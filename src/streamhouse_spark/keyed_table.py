@@ -6,10 +6,8 @@ is missing there is read from the log before it is used, and losing them loses n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.column_defaults import default_values, without_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.forks import cached_property, new_lock
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
@@ -148,7 +147,7 @@ class KeyedTable:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
 
     @cached_property

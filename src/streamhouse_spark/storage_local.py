@@ -173,7 +173,8 @@ class LocalStorage:
                 clock.sleep_ms(_HINT_POLL_MS)
             yield
         finally:
-            os.close(fd)
+            with suppress(OSError):  # the commit may be done
+                os.close(fd)
 
     def check_writable(self) -> None:
         if self._network_fs is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.storage import Bytes, Names, ObjectInfo
 
 
@@ -18,7 +18,7 @@ class MemoryStorage:
         self._world = world or World()
         self._name = name
         self._objects: dict[str, tuple[bytes, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def url(self) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import io
 import os
-import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.clock import SystemClock
 from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.forks import new_lock, renew_in_children
 from streamhouse_spark.storage_s3_settings import S3Settings
 from streamhouse_spark.store_clock import StoreClock
 
@@ -109,7 +109,7 @@ class _Clients:
 
     def __init__(self) -> None:
         self._clients: dict[S3Settings, Client] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._inherited: list[dict[S3Settings, Client]] = []
 
     def get(self, settings: S3Settings) -> Client:
@@ -124,11 +124,11 @@ class _Clients:
                 self._clients[settings] = client
             return client
 
-    def forget(self) -> None:
-        """After a fork, in the child: it must not use its parent's connections, nor close what both share."""
+    def renew_in_child(self) -> None:
+        """The child must not use its parent's connections, nor close what both share."""
         self._inherited.append(self._clients)
         self._clients = {}
-        self._lock = threading.Lock()
+        fsspec.asyn.reset_lock()  # its own hook forgets the loop, and not the lock that guards the making of one
 
     def close(self) -> None:
         while self._clients:
@@ -142,5 +142,5 @@ def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future
 
 
 CLIENTS = _Clients()
-os.register_at_fork(after_in_child=CLIENTS.forget)
+renew_in_children(CLIENTS)
 atexit.register(CLIENTS.close)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+
+from streamhouse_spark.forks import new_lock
 
 _DATE_RESOLUTION_MS = 1000
 
@@ -20,7 +21,7 @@ class StoreClock:
     def __init__(self, boot_ms: Callable[[], int]) -> None:
         self._boot_ms = boot_ms
         self._bounds: tuple[int, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def observe(self, date: str | None, sent_boot_ms: int, received_boot_ms: int) -> None:
         """Take in the ``Date`` header of an answer; an absent or unreadable one tells nothing."""

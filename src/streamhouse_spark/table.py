@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.aftermath import after_commit
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog, require_there
 from streamhouse_spark.log.consumers import move_consumer
@@ -256,10 +257,8 @@ class Table(AlterableTable):
     def merge_if_due(self, state: TableState) -> None:
         """Merging is work on the side: the rows are stored, so a failure here must not look like one of the append."""
         if inline_merge_due(state):
-            try:
+            with after_commit(logger, "merging inline rows", self.name):
                 self.merge_inline()
-            except StreamhouseError as error:
-                logger.warning("inline rows of %s were not merged, the next append tries again: %s", self.name, error)
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""

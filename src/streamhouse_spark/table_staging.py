@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log.staging import Routing, Staged, Stager
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
@@ -26,7 +26,7 @@ class TableStaging:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._known: tuple[int, Mapping[str, str], Stager] | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
         """Stage and commit rows; again where columns were renamed or dropped, or defaults changed meanwhile."""

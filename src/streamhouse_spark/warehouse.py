@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.adoption import AdoptReport, adopt_table
+from streamhouse_spark.aftermath import after_commit
 from streamhouse_spark.clock import World
 from streamhouse_spark.creation import create_action, put_first_record
 from streamhouse_spark.dropped_tables import DroppedTable, chosen, dropped_tables
@@ -16,7 +17,6 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
     InvalidOptionError,
-    StorageError,
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
@@ -223,8 +223,8 @@ class Warehouse:
             record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
             put_first_record(self._storage, record)
             if names.point(self._storage, path, pointer, uuid, self._world):
-                names.create_database(self._storage, path.database, self._world)  # if it was dropped meanwhile
-                return self.table(str(path))
+                self._keep_database(path)
+                return self._named(path, uuid)
         raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
 
     def adopt_table(
@@ -307,7 +307,7 @@ class Warehouse:
             if if_exists:
                 return False
             raise self._not_found(path)
-        with suppress(StorageError):  # the table is dropped; a pointer to a dropped table means nothing
+        with after_commit(logger, "freeing the name", path):  # a pointer to a dropped table means nothing
             names.point(self._storage, path, pointer, None, self._world)
         return True
 
@@ -340,8 +340,8 @@ class Warehouse:
                 f"table {path} cannot be brought back as {target}: that exists in {self.url}; choose another "
                 "name with to="
             )
-        names.create_database(self._storage, target.database, self._world)  # if it was dropped meanwhile
-        return self.table(str(target))
+        self._keep_database(target)
+        return self._named(target, table.uuid)
 
     def rename_table(self, old: str, new: str) -> None:
         """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
@@ -360,7 +360,7 @@ class Warehouse:
             raise TableExistsError(
                 f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
             )
-        names.create_database(self._storage, target.database, self._world)  # if it was dropped meanwhile
+        self._keep_database(target)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -390,8 +390,24 @@ class Warehouse:
         pointer = names.resolve(self._storage, path)
         return self._open(path, pointer.uuid) if pointer.uuid else None
 
+    def _keep_database(self, path: TablePath) -> None:
+        """Behind the commit point of a name: make its database again where that was dropped meanwhile."""
+        with after_commit(logger, "keeping the database", path):
+            names.create_database(self._storage, path.database, self._world)
+
+    def _named(self, path: TablePath, uuid: str) -> Table:
+        """Behind the commit point of a name: its table, read where that can be, else by whoever asks it first."""
+        table = self._unread(path, uuid)
+        with after_commit(logger, "opening", path):
+            table.log.refresh()
+        return table
+
+    def _unread(self, path: TablePath, uuid: str) -> Table:
+        """A table whose state is read when it is first asked for."""
+        return Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
+
     def _open(self, path: TablePath, uuid: str) -> Table | None:
-        table = Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
+        table = self._unread(path, uuid)
         try:
             return table if is_named(table.log.refresh(), path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone

@@ -16,6 +16,7 @@ from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.cli.upkeep_commands import chosen_tables
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.forks import new_event
 from streamhouse_spark.opened_tables import OpenedTables
 from streamhouse_spark.table import Table
 
@@ -168,7 +169,7 @@ class _OneLine(logging.Handler):
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set: what is under way is finished first."""
-    stop = threading.Event()
+    stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop

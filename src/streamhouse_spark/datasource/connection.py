@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 
 from streamhouse_spark import options
 from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log import names
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.renaming import is_named
@@ -89,7 +89,7 @@ class OpenTables:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Table] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __bool__(self) -> bool:
         return bool(self._kept)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.keys.tail import Tail
 
 TAILS_BYTES_MAX = 128 << 20
@@ -15,7 +16,7 @@ TAILS_BYTES_MAX = 128 << 20
 
 @dataclass(slots=True)
 class _Entry:
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=new_lock)
     tail: Tail | None = None
 
 
@@ -28,7 +29,7 @@ class KeptTails:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def get(self, key: Hashable, make: Callable[[], Tail]) -> Tail:
         with self._lock:

@@ -15,6 +15,7 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.forks import new_event, new_lock, renew_in_children
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import RunTasks, TieringReport
@@ -95,12 +96,18 @@ class Service:
         self._run_tasks = run_tasks
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._lock = new_lock()
+        self._stop = new_event()
         self._terminated = False
-        self._running = threading.Lock()
+        self._running = new_lock()
         self._listed_ms: int | None = None
         self._dropped_cleaned_ms = self._clock.boot_ms()
+        renew_in_children(self)
+
+    def renew_in_child(self) -> None:
+        """The claims are the parent's: the child has a name of its own, and none of the rounds under way."""
+        self._service_id = self._connection.warehouse().world.ids.new_uuid()
+        self._entries = {}
 
     def stop(self) -> None:
         """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.clock import Clock
 from streamhouse_spark.demo.flights import TABLE
+from streamhouse_spark.forks import new_event
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.system_tables import bucket_lags
 from streamhouse_spark.table import Table
@@ -69,7 +70,7 @@ class QueryLoop:
         self._location = location
         self._table = table
         self._clock = clock
-        self._stop = threading.Event()
+        self._stop = new_event()
         self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
         self._failure: BaseException | None = None
 

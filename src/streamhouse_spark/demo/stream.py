@@ -11,6 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.clock import Clock
 from streamhouse_spark.demo.flights import DDL, TABLE, write_chunks
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.forks import new_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ class FlightStream:
         self._waiting.mkdir()
         # One file a trigger, more or less: what arrives meanwhile goes into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
-        self._stop = threading.Event()
+        self._stop = new_event()
         self._failure: OSError | None = None
         self._feeder = threading.Thread(target=self._feed_safely, name="flights", daemon=True)
         self._query: Any = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.keys.key_codec import as_numbers
 
 Bools = npt.NDArray[np.bool_]

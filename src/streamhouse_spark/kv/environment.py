@@ -8,15 +8,14 @@ again after it, and grows by itself. Writes are not synced: what a power loss le
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamhouse_spark.errors import CorruptDataError, StorageError
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.forks import new_condition, put_away_for_forks
 from streamhouse_spark.kv.map_file import MapFile, grown
+from streamhouse_spark.kv.tablet_files import cache_failure
 
 MAP_BYTES = 1 << 18
 """Size of a new environment. It grows when it is full."""
@@ -44,21 +43,29 @@ class Environment:
         self._folder = folder
         self._file = MapFile(folder)
         self._map_bytes = map_bytes
-        self._lock = threading.Condition()
+        self._lock = new_condition()
         self._users = 0
         self._env: Any = None
         self._databases: dict[bytes, Any] = {}
-        _forkable.add(self)
+        self._opened: tuple[int, int] | None = None
+        put_away_for_forks(self)
 
     @property
     def data_file(self) -> Path:
         return self._file.path
+
+    @property
+    def was_deleted(self) -> bool:
+        """Whether there is no file, or another than the one that was opened: somebody deleted the folder."""
+        found, opened = self._file.identity, self._opened
+        return found is None or (opened is not None and found != opened)
 
     def close(self) -> None:
         """Close the files once nobody uses them. They are opened again by the next use."""
         with self._lock:
             self._lock.wait_for(lambda: self._users == 0)
             self._close()
+            self._opened = None
 
     def before_fork(self) -> None:
         """Close what is open, once other threads are through, and let nobody open it until `after_fork`."""
@@ -144,6 +151,7 @@ class Environment:
                     mode=0o600,
                 )
                 self._file.allocate(map_bytes)
+                self._opened = self._file.identity
             env.reader_check()  # readers that were killed keep pages from being used again
             self._databases = {name: env.open_db(name) for name in _DATABASES}
         except (lmdb.Error, OSError) as error:
@@ -171,6 +179,8 @@ class Environment:
                 return  # another thread was here first
             try:
                 with self._file.sizing():
+                    if self.was_deleted:  # its place on the disk would be promised to another file
+                        raise FileNotFoundError(f"{self._file.path} was deleted while it was open")
                     if self._file.is_written_directly:
                         map_bytes = max(map_bytes, self._file.size_bytes)
                         self._file.allocate(map_bytes)
@@ -191,10 +201,9 @@ class Environment:
         )
         if isinstance(error, damages):
             return DamagedError(f"{self._folder}: {error}")
-        return StorageError(
-            f"the local cache in {self._folder} failed: {error}; check that the disk has space and that nobody else "
-            "uses the folder, or choose another by STREAMHOUSE_CACHE_DIR",
-        )
+        if not self._folder.is_dir():
+            return DamagedError(f"{self._folder}: {error}; was the cache deleted?")
+        return cache_failure(self._folder, error)
 
 
 class Reader:
@@ -282,23 +291,3 @@ class Writer(Reader):
     def delete(self, keys: list[bytes]) -> None:
         for key in keys:
             self._txn.delete(key, db=self._rows)
-
-
-# -- forks ------------------------------------------------------------------------------------------------------------
-
-_forkable: weakref.WeakSet[Environment] = weakref.WeakSet()
-_forking: list[Environment] = []
-
-
-def _before_fork() -> None:
-    for environment in list(_forkable):
-        environment.before_fork()
-        _forking.append(environment)
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().after_fork()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

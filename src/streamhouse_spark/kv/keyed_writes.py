@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from streamhouse_spark.errors import CommitConflictError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.aftermath import after_commit
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.rebase import Rebase
@@ -152,7 +153,7 @@ class KeyedWriter:
         for bucket, s in staged.items():
             if s.values is None:
                 continue  # the host that needs them next replays them: this one may never hold the bucket
-            try:
+            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
                 tablet, history = self.stager.tablet_of(bucket), history_of(state)
                 if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
                     continue  # the next use begins it anew
@@ -160,8 +161,6 @@ class KeyedWriter:
                     tablet.truncate(s.at[0], after=found.history, history=history)
                     found = found._replace(history=history)
                 tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
-            except StreamhouseError as error:
-                logger.warning("bucket %d was not applied locally, the next use replays the log: %s", bucket, error)
 
 
 def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:

@@ -12,10 +12,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.mounts import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
@@ -50,6 +50,15 @@ class MapFile:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode; None where there is no file, or none that can be looked at."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def sizing(self) -> Iterator[None]:

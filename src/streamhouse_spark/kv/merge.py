@@ -68,7 +68,8 @@ class ColumnwiseMerge:
         for i, before in enumerate(old.columns):
             if i not in self.key_columns and not self._is_target(i):
                 others |= _valid(before)
-        return old.there & (~batch.has_deletion | others)
+        there: Bools = old.there & (~batch.has_deletion | others)
+        return there
 
     def _folded(self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools) -> pa.Array:
         """The column's fold over the values before, where the fold begins with them, and the rows that count."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.kv.environment import DamagedError, Environment, Reader, Writer
 from streamhouse_spark.kv.tablet_files import TabletFiles
 
@@ -60,6 +61,8 @@ class Tablet:
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
         """``identity``, JSON, says what the keys and values mean: under another one the rows count for nothing."""
         self._files = files
+        self._lock = new_lock()
+        self._times_begun = 0
         self._identity = json.dumps(identity, sort_keys=True).encode()
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
@@ -226,11 +229,23 @@ class Tablet:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Begin anew, empty. Nothing is lost: the log has all rows."""
-        self._environment.close()
-        if not self._files.remove():
-            raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
-        self._claim()
+        """Begin anew, empty, or where the files were deleted with those that others made since.
+
+        Nothing is lost: the log has all rows. Raises `StorageError` where the disk has no place for it.
+        """
+        self._begin_anew(self._times_begun)
+
+    def _begin_anew(self, times_begun: int) -> None:
+        """Unless another thread did since the tablet had begun so often."""
+        with self._lock:
+            if self._times_begun != times_begun:
+                return
+            was_deleted = self._environment.was_deleted
+            self._environment.close()
+            if not self._files.remove() and not was_deleted:
+                raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
+            self._times_begun += 1
+            self._claim()
 
     def _claim(self) -> None:
         self._files.claim()
@@ -245,17 +260,22 @@ class Tablet:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
+        times_begun = self._times_begun
         try:
             return self._environment.read(action)
         except DamagedError:
-            self.reset()
+            self._begin_anew(times_begun)
             return self._environment.read(action)
 
     def _write(self, action: Callable[[Writer], _Result]) -> _Result:
+        times_begun = self._times_begun
         try:
             return self._environment.write(action)
         finally:
-            self._files.stamp()
+            if self._environment.was_deleted:  # others do not see what we wrote, and may have begun there
+                self._begin_anew(times_begun)
+            else:
+                self._files.stamp()
 
 
 def _applied(reader: Reader) -> int:

@@ -27,14 +27,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from streamhouse_spark.clock import Ids, SystemIds
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, StorageError, StreamhouseError
 
 CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"
 CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
@@ -45,10 +45,13 @@ FORMAT_VERSION: Final = 2
 
 
 def cache_folder() -> Path:
-    """The folder of this boot, for all tables of all warehouses."""
+    """The folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` where there is none."""
     chosen = os.environ.get(CACHE_DIR_VARIABLE)
-    base = Path(chosen) if chosen else _user_cache_folder() / "streamhouse"
-    return base.expanduser() / f"tablets-{FORMAT_VERSION}" / boot_id()
+    try:
+        base = (Path(chosen) if chosen else _user_cache_folder() / "streamhouse").expanduser()
+    except RuntimeError as error:
+        raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
+    return base / f"tablets-{FORMAT_VERSION}" / boot_id()
 
 
 def cache_bytes_max() -> int:
@@ -82,6 +85,14 @@ def boot_id() -> str:
     return f"process-{SystemIds().new_uuid()}"
 
 
+def cache_failure(folder: Path, error: Exception) -> StorageError:
+    """What the disk below the cache says, and what to do about it."""
+    return StorageError(
+        f"the local cache in {folder} failed: {error}; check that the disk has space and that nobody else uses the "
+        f"folder, or choose another by {CACHE_DIR_VARIABLE}"
+    )
+
+
 class TabletFiles:
     """The files of one bucket's tablet, and this process's claim on them."""
 
@@ -110,6 +121,13 @@ class TabletFiles:
         """
         if self._lock_file is not None:
             return
+        with self._failing():
+            try:
+                self._lock_file = self._claimed()
+            except FileNotFoundError:  # somebody deletes the cache at this moment
+                self._lock_file = self._claimed()
+
+    def _claimed(self) -> int:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -121,7 +139,15 @@ class TabletFiles:
         except BaseException:
             os.close(lock_file)
             raise
-        self._lock_file = lock_file
+        return lock_file
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Raises `StorageError` for what the local disk says."""
+        try:
+            yield
+        except OSError as error:
+            raise cache_failure(self.folder, error) from error
 
     def release(self) -> None:
         """Let others remove the files. The environment must be closed."""
@@ -130,17 +156,25 @@ class TabletFiles:
             self._lock_file = None
 
     def stamp(self) -> None:
-        """Say that the data file is as we wrote it. To be called after each write."""
-        stamp_file = os.open(self._stamp_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
-            # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
-            os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
-        finally:
-            os.close(stamp_file)
+        """Say that the data file is as we wrote it. To be called after each write.
+
+        Where that cannot be stored, nothing was said, and who opens the file next begins it anew.
+        """
+        with suppress(OSError):
+            stamp_file = os.open(self._stamp_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
+                # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
+                os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
+            finally:
+                os.close(stamp_file)
 
     def remove(self) -> bool:
-        """Delete the files if nobody else has them open. Whether they are gone."""
+        """Delete the files if nobody else has them open. Whether they are gone. Raises `StorageError`."""
+        with self._failing():
+            return self._removed()
+
+    def _removed(self) -> bool:
         self.release()
         try:
             lock_file = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -207,17 +241,22 @@ def cached_tablets(cache: Path) -> list[CachedTablet]:
 
 
 def evict(cache: Path, bytes_max: int) -> list[Path]:
-    """Remove tablets that nobody has open, the longest unused first, until the rest fits; those of other boots all."""
-    _remove_other_boots(cache)
-    tablets = cached_tablets(cache)
-    too_many_bytes = sum(tablet.num_bytes for tablet in tablets) - bytes_max
-    removed = []
-    for tablet in tablets:
-        if too_many_bytes <= 0:
-            break
-        if tablet.files.remove():
-            too_many_bytes -= tablet.num_bytes
-            removed.append(tablet.files.folder)
+    """Remove tablets that nobody has open, the longest unused first, until the rest fits; those of other boots all.
+
+    What cannot be looked at or removed stays: others may delete, or own, a part of the cache.
+    """
+    with suppress(OSError, StreamhouseError):
+        _remove_other_boots(cache)
+    removed: list[Path] = []
+    with suppress(OSError, StreamhouseError):
+        tablets = cached_tablets(cache)
+        too_many_bytes = sum(tablet.num_bytes for tablet in tablets) - bytes_max
+        for tablet in tablets:
+            if too_many_bytes <= 0:
+                break
+            if tablet.files.remove():
+                too_many_bytes -= tablet.num_bytes
+                removed.append(tablet.files.folder)
     return removed
 
 

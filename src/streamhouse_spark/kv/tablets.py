@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import xxhash
 
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 _open: dict[Path, Tablet] = {}
 _known: dict[tuple[str | None, str, str, int], Tablet] = {}
 """The same by what names them, because building a path costs more than looking up a row."""
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
@@ -34,8 +34,9 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
     with _lock:
         found = _open.get(files.folder)
         if found is None:
+            bytes_max = cache_bytes_max()
             found = _open[files.folder] = Tablet(files, identity)
-            evict(cache_folder(), cache_bytes_max())
+            evict(cache_folder(), bytes_max)
         _known[name] = found
         return found
 
@@ -46,6 +47,3 @@ def close_tablets() -> None:
         _known.clear()
         while _open:
             _open.popitem()[1].close()
-
-
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

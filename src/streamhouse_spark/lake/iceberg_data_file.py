@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import PrimitiveType
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.lake.data_file import PartitionKey, writer_options
 from streamhouse_spark.lake.iceberg_schema import file_schema, internal_value, partition_record, partition_types
 

@@ -6,7 +6,6 @@ wrote, last. Parsing them is what a round of a table with hundreds of snapshots 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Self
@@ -14,11 +13,13 @@ from typing import Any, Self
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.update import TableUpdate, update_table_metadata
 
+from streamhouse_spark.forks import new_lock
+
 REMEMBERED = 8
 """Documents: those of so many tables that are tiered side by side."""
 
 _documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def parsed(data: bytes) -> TableMetadata:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, GenericRowSerializer
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.lake.data_file import PartitionKey, writer_options
 from streamhouse_spark.lake.paimon_place import store_of
 from streamhouse_spark.lake.paimon_schema import UNAWARE_BUCKETS, file_schema

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from pypaimon.table.special_fields import SpecialFields
 
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.bucket_files import Splitter

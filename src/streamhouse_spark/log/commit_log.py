@@ -19,10 +19,10 @@ looked for with the floor, about once a minute, and on a local disk before each 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from streamhouse_spark.aftermath import after_commit
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -37,6 +37,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log import standing
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.anchors import HistoryMark, Relation
@@ -89,7 +90,7 @@ class CommitLog:
         self._stood_ms = 0
         self._severed: str | None = None
         self._attempts: dict[str, Committed | None] = {}
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     @property
     def table_uuid(self) -> str:
@@ -356,7 +357,7 @@ class CommitLog:
             # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.
             try:
                 floor = self.check_floor()
-            except StorageError as error:
+            except (StorageError, CorruptDataError) as error:
                 self._state = None
                 raise CommitStateUnknownError(
                     f"record {stored.number} of {self._storage.url} is stored, but took so long that it may be void, "
@@ -393,10 +394,8 @@ class CommitLog:
     def checkpoint(self, state: TableState) -> None:
         """Store a checkpoint. It is derived, so a failure is logged and costs the next opener time, nothing else."""
         self._checkpointed = state.version
-        try:
+        with after_commit(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
-        except StreamhouseError as error:
-            logger.warning("checkpoint %d of %s was not written: %s", state.version, state.name, error)
 
 
 def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:

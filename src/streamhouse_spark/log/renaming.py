@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
+from streamhouse_spark.aftermath import after_commit
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError, StorageError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, TableNotFoundError
 from streamhouse_spark.log import names
 from streamhouse_spark.log.actions import Action, Rename, Undrop
 from streamhouse_spark.log.commit_log import CommitLog
@@ -64,7 +64,7 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
     old_pointer = names.resolve(storage, old)
     renamed = _given(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
     if renamed:
-        with suppress(StorageError):  # the old name's pointer counts no longer
+        with after_commit(logger, "freeing the name", old):  # its pointer counts no longer
             names.point(storage, old, old_pointer, None, world, moved_to=new)
     return renamed
 

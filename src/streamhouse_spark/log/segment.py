@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.model import OffsetRange
 
 BLOCK_BYTES_MIN = 1 << 16

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, KvSnapshot, LakePair, Payload
 from streamhouse_spark.log.anchors import NO_ANCHORS, Anchors, HistoryMark

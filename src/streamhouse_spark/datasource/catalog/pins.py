@@ -7,12 +7,12 @@ meanwhile and whichever process plans them.
 from __future__ import annotations
 
 import json
-import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
 
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.forks import new_lock
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.history import state_at
@@ -134,7 +134,7 @@ class _States:
 
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def keep(self, state: TableState) -> None:
         if state.attempt is None:
