@@ -193,6 +193,15 @@ def test_changes_that_were_trimmed_are_a_conflict():
             judge.judge(state, {})
 
 
+def test_a_log_that_went_back_is_a_conflict():
+    with own_tablets():
+        table = new_table(ROWS)
+        begun = update(10, 10, 5).began(table)
+        begun = replace(begun, base=replace(begun.base, buckets={0: (0, 9)}))
+        with pytest.raises(CommitConflictError, match="ended at offset 9 and ends at 3: it was put back"):
+            begun.commits(table)
+
+
 def test_a_writer_without_pause_starves_no_statement(tmp_path, own_cache):
     """On a local disk, where commits take milliseconds: each loses some races, none too many."""
     url = str(tmp_path / "warehouse")
