@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from faults import interleave as il
+from faults import row_level_plants
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.moved_cases import MOVED_FINDERS
@@ -319,7 +320,11 @@ FINDERS: dict[str, Callable[[], object]] = {
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
+<<<<<<< HEAD
     **MOVED_FINDERS,
+=======
+    **row_level_plants.FINDERS,
+>>>>>>> dml
 }
 
 

@@ -55,9 +55,11 @@ class ReadBase:
             raise other_history(state.name, self.history, READING)
         if state.table_uuid != self.table_uuid:
             raise changed(state, f"it is table {state.table_uuid} and was {self.table_uuid}, which was dropped")
-        for bucket, (began, _) in self.buckets.items():
+        for bucket, (began, ended) in self.buckets.items():
             if (begins := state.first_offset(bucket)) != began:
                 raise changed(state, f"it was truncated at offset {begins} of bucket {bucket}")
+            if (ends := state.buckets[bucket].end) < ended:
+                raise changed(state, f"bucket {bucket} ended at offset {ended} and ends at {ends}: it was put back")
 
     def require(self, state: TableState) -> None:
         """Raises `CommitConflictError` where the rows of ``state`` are not those that were read."""
