@@ -271,6 +271,30 @@ class AppendTransaction(AppendInline):
         run.append(transaction=Transaction("app", newest + 1, "query"))
 
 
+class ExpireTransactions(Scenario):
+    """A stream sleeps for longer than the table remembers it in full, and then sends the batch that it sent last."""
+
+    name = "expire transactions"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={"table.transactions.ttl": "1h"})
+        run.append(transaction=Transaction("other", 4))
+        run.prepare_batch(transaction=Transaction("app", 1, "query"))
+        run.send_batch()
+        run.clock.advance(2 * HOUR_MS)
+        run.append(transaction=Transaction("other", 5))
+
+    def work(self, run: Run) -> None:
+        run.open().maintain()
+
+    def recover(self, run: Run) -> None:
+        run.open().maintain()
+        assert "app" not in run.open().state.transactions
+        run.start_process(run.memory)
+        run.send_batch()
+        run.append(transaction=Transaction("app", 2, "query"))
+
+
 class AppendThatMerges(AppendInline):
     """The append that finds so many inline records that it has to merge them."""
 
@@ -923,6 +947,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     AppendObjects,
     AppendManifest,
     AppendTransaction,
+    ExpireTransactions,
     AppendThatMerges,
     MergeSmall,
     Trim,

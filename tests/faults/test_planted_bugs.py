@@ -267,6 +267,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "merged_segments_are_not_looked_up_among_the_condemned": interleaving("merge", "sleeps while others clean"),
     "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
     "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
+    "writers_that_expire_are_forgotten": sweeping(sc.ExpireTransactions, "crash after"),
+    "checkpoints_leave_out_expired_writers": sweeping(sc.ExpireTransactions, "crash after"),
     "only_the_newest_version_of_a_transaction_is_known": an_old_transaction_sent_again,
     "cleaning_does_not_wait": a_held_pin_while_others_merge_and_clean,
     "records_go_without_waiting_for_the_grace": a_reader_whose_segments_are_merged_and_cleaned,
