@@ -17,6 +17,7 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake_upkeep import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import plan_trim, trim
+from streamhouse_spark.log.transaction_expiry import expire_transactions
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -57,6 +58,7 @@ def maintain(
             limits=_settled(table, lake) if lake is not None else None,
             auto_partition=properties.auto_partition,
         )
+        expire_transactions(table.log, properties.transactions_ttl_ms)
         merged = table.merge_inline() + table.merge_small()
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)

@@ -51,6 +51,9 @@ class TableProperties:
     false by default where the lake table was adopted."""
     log_ttl_ms: int = 7 * 86_400_000
     """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    transactions_ttl_ms: int = 30 * 86_400_000
+    """``table.transactions.ttl``: how long the table can tell which offsets the last write of a writer got, after which
+    it remembers the version alone; 0 keeps all. Whatever it is, no version is stored twice."""
     log_compression: Compression = "none"
     """``table.log.arrow.compression.type``: the codec of new segments."""
     statistics_columns: tuple[str, ...] = ()
@@ -105,6 +108,7 @@ _KNOWN: Final = (
     "table.datalake.auto-expire-snapshot",
     ADOPTED,
     "table.log.ttl",
+    "table.transactions.ttl",
     "table.log.arrow.compression.type",
     "table.statistics.columns",
     *AUTO_PARTITION_PROPERTIES,
@@ -174,6 +178,7 @@ def parse_properties(
             default=default.datalake_auto_expire_snapshot and is_ours,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
         statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
         datalake_adopted=get(ADOPTED),

@@ -10,6 +10,7 @@ from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import name_sum
 from streamhouse_spark.model import is_text_list
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def forget_transactions(table: Table, app_ids: Sequence[str]) -> None:
         raise InvalidOptionError(f"application ids of {table.name} are {app_ids!r}, expected texts")
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        known = tuple(a for a in app_ids if a in table.require_there(state).transactions)
+        table.require_there(state)
+        known = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
         return (ForgetTransactions(known),) if known else ()
 
     table.log.commit(plan)

@@ -16,6 +16,7 @@ from streamhouse_spark.lake.paimon_reach import Reach
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
 from streamhouse_spark.log import checkpoint, cleaning, commit_log, merge, names, retention, staging, verified
 from streamhouse_spark.log import state as state_module
+from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
@@ -187,6 +188,18 @@ def only_the_newest_version_of_a_transaction_is_known() -> Iterator[None]:
         return entry if entry is None or entry.version == transaction.version else None
 
     with patched((commit_log, "known_transaction", known)):
+        yield
+
+
+@plant
+def writers_that_expire_are_forgotten() -> Iterator[None]:
+    with patched((writers, "with_past", lambda past, *_: past)):
+        yield
+
+
+@plant
+def checkpoints_leave_out_expired_writers() -> Iterator[None]:
+    with patched((writers, "past_to_bytes", lambda _: b"")):
         yield
 
 

@@ -271,6 +271,30 @@ class AppendTransaction(AppendInline):
         run.append(transaction=Transaction("app", newest + 1, "query"))
 
 
+class ExpireTransactions(Scenario):
+    """A stream sleeps for longer than the table remembers it in full, and then sends the batch that it sent last."""
+
+    name = "expire transactions"
+
+    def setup(self, run: Run) -> None:
+        run.create(properties={"table.transactions.ttl": "1h"})
+        run.append(transaction=Transaction("other", 4))
+        run.prepare_batch(transaction=Transaction("app", 1, "query"))
+        run.send_batch()
+        run.clock.advance(2 * HOUR_MS)
+        run.append(transaction=Transaction("other", 5))
+
+    def work(self, run: Run) -> None:
+        run.open().maintain()
+
+    def recover(self, run: Run) -> None:
+        run.open().maintain()
+        run.start_process(run.memory)
+        newest = max(b.transaction.version for b in run.history if b.transaction and b.transaction.app_id == "app")
+        run.send_batch()
+        run.append(transaction=Transaction("app", newest + 1, "query"))
+
+
 class AppendThatMerges(AppendInline):
     """The append that finds so many inline records that it has to merge them."""
 
@@ -949,6 +973,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     AppendObjects,
     AppendManifest,
     AppendTransaction,
+    ExpireTransactions,
     AppendThatMerges,
     MergeSmall,
     Trim,

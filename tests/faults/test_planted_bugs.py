@@ -292,6 +292,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "merged_segments_are_not_looked_up_among_the_condemned": interleaving("merge", "sleeps while others clean"),
     "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
     "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
+    "writers_that_expire_are_forgotten": sweeping(sc.ExpireTransactions, "crash after"),
+    "checkpoints_leave_out_expired_writers": sweeping(sc.ExpireTransactions, "crash after"),
     "only_the_newest_version_of_a_transaction_is_known": an_old_transaction_sent_again,
     "cleaning_does_not_wait": a_held_pin_while_others_merge_and_clean,
     "records_go_without_waiting_for_the_grace": a_reader_whose_segments_are_merged_and_cleaned,
@@ -320,11 +322,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
-<<<<<<< HEAD
     **MOVED_FINDERS,
-=======
     **row_level_plants.FINDERS,
->>>>>>> dml
 }
 
 

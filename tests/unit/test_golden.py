@@ -65,6 +65,11 @@ LATER_ACTIONS = {
     ),
     "truncate": ('{"type": "truncate", "offsets": {"0": 7, "1": 0}}', actions.Truncate({0: 7, 1: 0})),
     "undrop": ('{"type": "undrop", "name": "sales.sold"}', actions.Undrop("sales.sold")),
+    "retier": (
+        '{"type": "retier", "lake_location": "sales/sold-2", "starts": {"0": 7}}',
+        actions.Retier("sales/sold-2", {0: 7}),
+    ),
+    "expire": ('{"type": "expire", "app_ids": ["query"]}', actions.ExpireTransactions(("query",))),
     "bury": ('{"type": "bury"}', actions.Bury()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }
@@ -251,7 +256,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = 2 if kind == "floor" else 1
+        newest = 2 if kind in ("floor", "checkpoint") else 1
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

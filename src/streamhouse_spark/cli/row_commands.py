@@ -16,6 +16,7 @@ from streamhouse_spark.cli.head import first_rows, schema_of
 from streamhouse_spark.cli.output import Output, shown
 from streamhouse_spark.cli.session import Command, Session, take_names
 from streamhouse_spark.cli.where import parse_where
+from streamhouse_spark.log.commit_log import known_transaction
 from streamhouse_spark.log.metadata_columns import with_metadata
 from streamhouse_spark.log.staging import Staged, gathered
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
@@ -266,8 +267,7 @@ def append(
 
 
 def _is_known(table: Table, transaction: Transaction | None) -> bool:
-    entry = table.refresh().transactions.get(transaction.app_id) if transaction else None
-    return entry is not None and transaction is not None and entry.version >= transaction.version
+    return known_transaction(table.refresh(), transaction) is not None
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:

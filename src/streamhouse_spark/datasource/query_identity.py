@@ -18,6 +18,7 @@ import xxhash
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.names import other_tables
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import name_sum
 from streamhouse_spark.model import StreamBatch, Transaction
 from streamhouse_spark.table import Table
 
@@ -73,9 +74,12 @@ def begins_under_used_name(table: Table, batch: Transaction) -> bool:
 
 
 def _knows(state: TableState, batch: Transaction) -> bool:
-    if batch.app_id in state.transactions:
+    if batch.app_id in state.transactions or name_sum(batch.app_id) in state.past_transactions:
         return True
-    return batch.owner is not None and any(e.owner == batch.owner for e in state.transactions.values())
+    if batch.owner is None:
+        return False
+    past_owners = (past.owner_sum for past in state.past_transactions.values())
+    return any(e.owner == batch.owner for e in state.transactions.values()) or name_sum(batch.owner) in past_owners
 
 
 def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:

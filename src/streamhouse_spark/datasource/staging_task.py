@@ -17,7 +17,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import filled
@@ -137,7 +137,7 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
         if segment.inline_rows is not None:
             inline[segment.segment.bucket].append(segment)
     inline_bytes = sum(len(s.inline_rows or b"") for found in inline.values() for s in found)
-    fits = inline_bytes <= INLINE_BYTES_MAX
+    fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
     if fits and all(len(found) == 1 for found in inline.values()):
         return staged
     joined = [_joined(table, staged, bucket, found, inline=fits) for bucket, found in sorted(inline.items())]

@@ -27,7 +27,7 @@ from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX, inline_share
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.paths import segment_key
@@ -156,7 +156,8 @@ class _Scan:
     def finished(self) -> tuple[StagedSegment, ...]:
         """What was staged; few deletions travel in the record."""
         size_bytes = sum(batch.nbytes for batch in self._waiting)
-        if self._waiting and not self._staged and size_bytes <= INLINE_BYTES_MAX // self._state.num_buckets:
+        share_bytes = inline_share(INLINE_BYTES_MAX, self._state.num_buckets)
+        if self._waiting and not self._staged and size_bytes <= share_bytes:
             return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._shape),)
         if self._waiting:
             self._stage()

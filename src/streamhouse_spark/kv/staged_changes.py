@@ -23,7 +23,7 @@ from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX, inline_share
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
@@ -157,7 +157,7 @@ class ChangeStager:
         large: list[tuple[int, str, pa.Table]] = []
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
-            if rows.nbytes <= INLINE_BYTES_MAX // state.num_buckets:
+            if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
                 found[bucket] = stage_inline(rows, bucket, self.shape)
             else:
                 large.append((bucket, self.world.ids.new_uuid(), rows))

@@ -147,6 +147,16 @@ class ForgetTransactions:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireTransactions:
+    """Of writers that have not written for long the table remembers no more than the last version.
+
+    Nothing that is stored later depends on it; see `streamhouse_spark.log.transactions`.
+    """
+
+    app_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MoveConsumer:
     """A named consumer has processed everything below ``offsets``; trimming waits for it. None forgets it."""
 
@@ -190,6 +200,7 @@ Action = (
     | Undrop
     | Bury
     | ForgetTransactions
+    | ExpireTransactions
     | MoveConsumer
     | KvSnapshot
 )
@@ -281,6 +292,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "bury"}
         case ForgetTransactions(app_ids):
             return {"type": "forget", "app_ids": list(app_ids)}
+        case ExpireTransactions(app_ids):
+            return {"type": "expire", "app_ids": list(app_ids)}
         case MoveConsumer(consumer_id, offsets):
             moved = None if offsets is None else _to_json_map(offsets)
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved}
@@ -331,6 +344,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Bury()
         case "forget":
             return ForgetTransactions(tuple(data["app_ids"]))
+        case "expire":
+            return ExpireTransactions(tuple(data["app_ids"]))
         case "consumer":
             offsets = data["offsets"]
             return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets))

@@ -24,6 +24,9 @@ from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
 
+PAST_VERSION = 2
+"""Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
+
 LANDMARK_EVERY = 256
 """Every so many floors there is one that is never deleted."""
 _LANDMARK_VERSION = 2
@@ -61,7 +64,8 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    return encode_frame("checkpoint", header, payload.parts)
+    version = PAST_VERSION if state.past_transactions else None
+    return encode_frame("checkpoint", header, payload.parts, version=version)
 
 
 def as_stored(state: TableState) -> TableState:
@@ -80,7 +84,7 @@ def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     where = f"{url}/{checkpoint_key(table_uuid, number)}"
-    frame = decode_frame("checkpoint", data, where)
+    frame = decode_frame("checkpoint", data, where, newest=PAST_VERSION)
     state = state_from_json(frame.header, frame.payload)
     if state.version != number or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")

@@ -45,7 +45,8 @@ from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_c
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.record import Record, encode_record, has_record, read_record
 from streamhouse_spark.log.state import TableState, fold
-from streamhouse_spark.log.transactions import TransactionEntry, stored_outcome
+from streamhouse_spark.log.transaction_outcome import stored_outcome
+from streamhouse_spark.log.transactions import TransactionEntry, name_sum
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
 from streamhouse_spark.storage import Storage
@@ -399,11 +400,18 @@ class CommitLog:
 
 
 def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """The stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`."""
+    """The stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
+
+    Without offsets where a newer one is, or the writer has not written for ``table.transactions.ttl``.
+    """
     if transaction is None:
         return None
     require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
-    return stored_outcome(state.transactions.get(transaction.app_id), transaction, state.name)
+    entry = state.transactions.get(transaction.app_id)
+    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    if past is not None:
+        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
+    return stored_outcome(entry, transaction, state.name)
 
 
 def _require_live(state: TableState, actions: Sequence[Action]) -> None:

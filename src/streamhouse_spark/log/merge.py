@@ -1,8 +1,8 @@
 """Merging adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records holding some, because such records cannot
-be deleted; small objects are merged by maintenance. **Commit point:** one record of replace actions. A crash before it
-leaves orphans; a lost race over the inputs drops the work, not the rows.
+Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
+because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
+actions. A crash before it leaves orphans; a lost race over the inputs drops the work, not the rows.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Storage
 
 INLINE_RECORDS_MAX = 64
+INLINE_LIVE_BYTES_MAX = 64 << 20
+"""Merging holds the records that it merges, and whoever opens the table reads some of them."""
 INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
@@ -59,8 +61,9 @@ def inline_merge_due(state: TableState) -> bool:
     """Whether the writer of this state's newest record should merge. Not every writer looks: most find nothing."""
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
-    commits = {s.commit for s in state.live_segments() if s.inline is not None}
-    return len(commits) >= INLINE_RECORDS_MAX
+    inline = [s for s in state.live_segments() if s.inline is not None]
+    is_many = len({s.commit for s in inline}) >= INLINE_RECORDS_MAX
+    return is_many or sum(s.size_bytes for s in inline) >= INLINE_LIVE_BYTES_MAX
 
 
 def plan_inline_merge(state: TableState) -> list[MergeRun]:

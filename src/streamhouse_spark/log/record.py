@@ -7,6 +7,7 @@ first, and the record names it with length and checksum.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,8 +16,7 @@ import xxhash
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.frame import Frame, decode_frame, encode_frame
-from streamhouse_spark.log.transactions import batch_from_json, batch_to_json
-from streamhouse_spark.model import OffsetRange, Transaction
+from streamhouse_spark.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.paths import commit_key, manifest_key
 from streamhouse_spark.storage import Storage
 
@@ -142,6 +142,17 @@ def transaction_to_json(transaction: Transaction) -> dict[str, Any]:
 def transaction_from_json(data: dict[str, Any]) -> Transaction:
     batch = batch_from_json(data.get("batch"))
     return Transaction(data["app_id"], data["version"], data.get("owner"), batch)
+
+
+def batch_to_json(batch: StreamBatch) -> dict[str, Any]:
+    out: dict[str, Any] = {} if batch.fingerprint is None else {"fingerprint": batch.fingerprint}
+    if batch.is_each_recorded:
+        out["each"] = True
+    return out
+
+
+def batch_from_json(data: Mapping[str, Any] | None) -> StreamBatch | None:
+    return None if data is None else StreamBatch(data.get("fingerprint"), data.get("each", False))
 
 
 def ranges_to_json(ranges: dict[int, OffsetRange]) -> dict[str, list[int]]:

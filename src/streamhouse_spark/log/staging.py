@@ -37,10 +37,24 @@ from streamhouse_spark.schema_evolution import can_be_read_as
 from streamhouse_spark.storage import Storage
 
 INLINE_BYTES_MAX = 256 << 10
+"""Rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
+INLINE_BUCKETS = 256
+"""The share of a bucket gets no smaller beyond so many: else a few rows for each would be an object for each. The
+record's manifest then holds the rows of all of them, each at its range of bytes."""
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
+
+
+def inline_share(bytes_max: int, num_buckets: int) -> int:
+    """Rows of one bucket that travel in a record, where ``bytes_max`` do of up to `INLINE_BUCKETS` buckets."""
+    return bytes_max // min(num_buckets, INLINE_BUCKETS)
+
+
+def inline_total(bytes_max: int, num_buckets: int) -> int:
+    """The same of all buckets together: 4 MiB of 4,096 buckets where 256 KiB are of few."""
+    return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ class Stager:
         self._shape = shape
         self._routing = routing
         self._world = world
-        self._inline_bytes_max = inline_bytes_max
+        self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:

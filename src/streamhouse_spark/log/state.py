@@ -11,12 +11,13 @@ import pyarrow as pa
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.log import actions as act
+from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import Action, KvSnapshot, LakePair, Payload
 from streamhouse_spark.log.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.record import Record, ranges_from_json, ranges_to_json
+from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.transactions import TransactionEntry, batch_from_json, batch_to_json
-from streamhouse_spark.model import OffsetRange, Transaction
+from streamhouse_spark.log.transactions import Past, TransactionEntry
+from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
 from streamhouse_spark.properties import ADOPTED, parse_properties
 from streamhouse_spark.schema import Column, TableSchema
@@ -90,6 +91,8 @@ class TableState:
     """The newest recorded lake snapshots, those from before a truncation included."""
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
+    past_transactions: Past = field(default_factory=dict)
+    """Of writers that have not written for long; none of them has an entry."""
     condemned: Mapping[str, Condemned] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
@@ -209,7 +212,10 @@ def fold(state: TableState | None, record: Record) -> TableState:
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     if record.transaction is not None:
-        state = replace(state, transactions=_with_transaction(before, state, record.transaction, record.number))
+        ends = (before.ends, state.ends)
+        entries = writers.with_entry(state.transactions, record.transaction, record.number, record.time_ms, ends)
+        past = writers.without_past(state.past_transactions, (record.transaction.app_id,))
+        state = replace(state, transactions=entries, past_transactions=past)
     mark = HistoryMark(record.number, record.attempt)
     anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
     return replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
@@ -275,7 +281,11 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Bury():
             return replace(state, buried=True)
         case act.ForgetTransactions(app_ids):
-            return replace(state, transactions={k: t for k, t in state.transactions.items() if k not in app_ids})
+            past = writers.without_past(state.past_transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
+        case act.ExpireTransactions(app_ids):
+            past = writers.with_past(state.past_transactions, state.transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.MoveConsumer(consumer_id, offsets):
             others = {k: c for k, c in state.consumers.items() if k != consumer_id}
             moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms)}
@@ -385,18 +395,6 @@ def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *,
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}
 
 
-def _with_transaction(
-    before: TableState, after: TableState, transaction: Transaction, number: int
-) -> dict[str, TransactionEntry]:
-    written = {
-        bucket: OffsetRange(before.buckets[bucket].end, log.end)
-        for bucket, log in after.buckets.items()
-        if log.end > before.buckets[bucket].end
-    }
-    entry = TransactionEntry(transaction.version, transaction.owner, number, written, transaction.batch)
-    return {**after.transactions, transaction.app_id: entry}
-
-
 def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     """The state as a checkpoint holds it."""
     out = {
@@ -420,10 +418,7 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
             for bucket, log in state.buckets.items()
         ],
         "lake": [act.lake_to_json(pair) for pair in state.lake_history],
-        "transactions": [
-            [app_id, t.version, t.owner, t.commit, ranges_to_json(dict(t.offsets))]
-            for app_id, t in state.transactions.items()
-        ],
+        **writers.entries_to_json(state.transactions, state.time_ms),
         "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
         "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
         "consumers": [
@@ -435,10 +430,10 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["buried"] = True
     if state.former_lakes:
         out["former_lakes"] = list(state.former_lakes)
+    if state.past_transactions:
+        out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
     if state.named != 1:
         out["named"] = state.named
-    if batches := {app_id: batch_to_json(t.batch) for app_id, t in state.transactions.items() if t.batch}:
-        out["batches"] = batches
     if state.anchors.marks:
         out["anchors"] = state.anchors.to_json()
     if state.former_uuids:
@@ -471,7 +466,6 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         )
         for b in data["buckets"]
     }
-    batches = data.get("batches", {})
     state = TableState(
         table_uuid=data["table"],
         version=data["version"],
@@ -487,12 +481,8 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         buckets=buckets,
         lake_history=history,
         truncation=_truncation_from_json(data.get("truncation")),
-        transactions={
-            app_id: TransactionEntry(
-                version, owner, commit, ranges_from_json(offsets), batch_from_json(batches.get(app_id))
-            )
-            for app_id, version, owner, commit, offsets in data["transactions"]
-        },
+        transactions=writers.entries_from_json(data),
+        past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
         condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
         consumers={
