@@ -18,6 +18,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.properties import FIELD, PRIMARY_KEY, VERSION_COLUMN, parse_properties
 from streamhouse_spark.schema import TableSchema, canonical_type
 from streamhouse_spark.schema_evolution import with_names, with_types, without_columns
+from streamhouse_spark.text_size import TextSize
 
 _STATISTICS: Final = "table.statistics.columns"
 _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
@@ -31,6 +32,8 @@ class ColumnChanges:
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     widened: Mapping[str, pa.DataType] = field(default_factory=dict)
+    sizes: Mapping[str, TextSize] = field(default_factory=dict)
+    """Of widened columns those that are texts of a length then."""
 
     def __bool__(self) -> bool:
         return bool(self.renamed or self.dropped or self.widened)
@@ -50,7 +53,7 @@ class ColumnChanges:
         both = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
         if both:
             raise InvalidOptionError(f"column '{min(both)}' is dropped and changed in one step; do one of both")
-        return cls(names, tuple(dropped), types)
+        return cls(names, tuple(dropped), types, _sizes(dict(widened or {})))  # type: ignore[call-overload]
 
 
 def _type(column: str, given: object) -> pa.DataType:
@@ -59,6 +62,11 @@ def _type(column: str, given: object) -> pa.DataType:
     if isinstance(given, str):
         return parse_type(given)
     raise InvalidOptionError(f"widen_columns: the type of '{column}' is {given!r}, expected a type, or its name in SQL")
+
+
+def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+    found = {column: TextSize.parse(given) for column, given in types.items() if isinstance(given, str)}
+    return {column: size for column, size in found.items() if size is not None}
 
 
 def changed_columns(
@@ -70,7 +78,7 @@ def changed_columns(
     where no column would be left; `InvalidOptionError` for a column whose role does not let it be changed so.
     """
     _require_allowed(changes, schema, partition_by, properties)
-    after = with_types(schema, changes.widened)
+    after = with_types(schema, changes.widened, changes.sizes)
     after = without_columns(after, changes.dropped) if changes.dropped else after
     after = with_names(after, changes.renamed)
     names = {schema.column(old).name: new for old, new in changes.renamed.items()}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamhouse_spark import constants
 from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.schema import Column, TableSchema, fitted_default
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     names = [schema.column(name).name for name in defaults]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
-    chosen = {schema.column(name).id: _constant(schema.column(name), value) for name, value in defaults.items()}
+    chosen = {}
+    for name, value in defaults.items():
+        column = schema.column(name)
+        chosen[column.id] = fitted_default(_constant(column, value), column.name, column.size)
     return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
 
 

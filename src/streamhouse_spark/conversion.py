@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import is_any_list
+from streamhouse_spark.text_size import TextSize, TextTooLongError
 
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
@@ -42,6 +43,17 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
                 "make_valid_utf8), or store them in a BINARY column",
             )
         row += len(chunk)
+
+
+def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
+    """The texts in the length that they have in their column; the very same where each has it."""
+    try:
+        return size.fitted(values)
+    except TextTooLongError as error:
+        length = len(values[error.row].as_py())
+        refuse_column(
+            table, column, f"is {size}, and the text in row {error.row} of these rows has {length} characters; cut it"
+        )
 
 
 def _is_valid(array: pa.Array) -> bool:

@@ -13,7 +13,7 @@ bigint                 int64                                  long
 float                  float32                                real
 double                 float64
 decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) where not said
-string                 string                                 char(n), varchar(n): the length is not kept
+string                 string                                 char(n), varchar(n): their columns have a `TextSize`
 binary                 binary
 date                   date32
 timestamp_ntz          timestamp[us]
@@ -23,7 +23,7 @@ map<k,v>               map
 struct<a:t,…>          struct
 =====================  =====================================  =====================================
 
-Fields inside arrays, maps and structs may always be null.
+Fields inside arrays, maps and structs may always be null, and texts there have no length.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.text_size import TextSize
 
 DECIMAL_PRECISION_MAX: Final = 38
 NESTING_DEPTH_MAX: Final = 64
@@ -102,6 +103,8 @@ class DdlColumn:
     comment: str | None = None
     default: str | None = None
     """What the DEFAULT clause says, in SQL: see `streamhouse_spark.constants`."""
+    size: TextSize | None = None
+    """Of char(n) and varchar(n)."""
 
 
 def parse_columns(text: str) -> list[DdlColumn]:
@@ -128,6 +131,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
             nullable=bool(field.get("nullable", True)),
             comment=(field.get("metadata") or {}).get("comment"),
             default=(field.get("metadata") or {}).get(DEFAULT_METADATA),
+            size=TextSize.parse(field["type"]) if isinstance(field["type"], str) else None,
         )
         for field in struct["fields"]
     ]
@@ -199,9 +203,8 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def _column_ddl(column: DdlColumn) -> str:
-    words = [quote_identifier(column.name), type_name(column.type).upper() if _is_flat(column.type) else ""]
-    if not words[1]:
-        words[1] = type_name(column.type)
+    kind = type_name(column.type) if column.size is None else str(column.size)
+    words = [quote_identifier(column.name), kind.upper() if _is_flat(column.type) else kind]
     if not column.nullable:
         words.append("NOT NULL")
     if column.default is not None:
@@ -220,7 +223,7 @@ def _json_type(value: object, depth: int) -> pa.DataType:
     if depth > NESTING_DEPTH_MAX:
         raise SchemaMismatchError(f"the schema nests types deeper than {NESTING_DEPTH_MAX}")
     if isinstance(value, str):
-        return parse_type(value)
+        return _Parser(value).whole_type(depth)
     if not isinstance(value, Mapping):
         raise SchemaMismatchError(f"the schema's JSON has a type {value!r}, expected a name or an object")
     match value.get("type"):
@@ -260,7 +263,8 @@ class _Parser:
         self._expect_end()
         return columns
 
-    def whole_type(self) -> pa.DataType:
+    def whole_type(self, depth: int = 0) -> pa.DataType:
+        self._depth = depth
         arrow = self._type()
         self._expect_end()
         return arrow
@@ -280,7 +284,8 @@ class _Parser:
         if token.kind not in ("word", "quoted") or not token.value:
             self._fail(token, "a column name")
         self._take_mark(":")
-        arrow = self._type()
+        begin, arrow = self._peek().position, self._type()
+        size = TextSize.parse(self._text[begin : self._peek().position])
         nullable, comment, default = True, None, None
         while self._peek().kind == "word":
             clause = self._take()
@@ -300,7 +305,7 @@ class _Parser:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (generated values are not stored)")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
-        return DdlColumn(token.value, arrow, nullable, comment, default)
+        return DdlColumn(token.value, arrow, nullable, comment, default, size)
 
     def _expression(self, clause: _Token) -> str:
         """The text behind DEFAULT, up to the next clause or column."""
@@ -348,8 +353,13 @@ class _Parser:
             case "decimal" | "dec" | "numeric":
                 return self._decimal()
             case "char" | "varchar" | "character":
-                if len(self._numbers()) != 1:
+                numbers = self._numbers()
+                if len(numbers) != 1 or TextSize.parse(f"{word}({numbers[0]})") is None:
                     self._fail(token, f"a length, as in {word}(10), or string")
+                if self._depth > 1:
+                    self._fail(token, "string: texts inside other types have no length")
+                if self._peek().value.lower() == "collate":
+                    self._take_collation()
                 return pa.string()
             case "array":
                 self._expect_mark("<")

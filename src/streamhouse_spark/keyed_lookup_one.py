@@ -105,8 +105,9 @@ class _Plan:
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: OneKey | None = None
-        """None where Arrow has to find the bucket."""
-        if not shape.bucket_key or shape.lake_format == "iceberg":
+        """None where Arrow has to find the bucket, or to bring texts into their length."""
+        is_padded = any(column.size is not None for column in key.columns)
+        if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
             self.key = OneKey([column.type for column in key.columns], place, shape.num_buckets)
         types = [column.type for column in shape.schema.columns]

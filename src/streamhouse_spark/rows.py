@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.column_defaults import default_values
-from streamhouse_spark.conversion import Conversion, check_text, holds_text, refuse_column
+from streamhouse_spark.conversion import Conversion, check_text, fitted_texts, holds_text, refuse_column
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.schema_evolution import what_became_of
@@ -33,7 +33,8 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
     pandas index is not a column. Rows already in the schema pass through without a copy.
 
     Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
-    a null in a NOT NULL column, and a value that cannot be converted without loss, or a text that is no UTF-8.
+    a null in a NOT NULL column, and a value that cannot be converted without loss, a text that is no UTF-8, or that is
+    longer than the column's CHAR(n) or VARCHAR(n).
     """
     return filled(rows, schema, table=table, older=older)[0]
 
@@ -59,6 +60,9 @@ def filled(
             )
         if holds_text(column.type):
             check_text(values, table, column.name)
+        if column.size is not None:
+            fitted = fitted_texts(values, column.size, table, column.name)
+            result = result if fitted is values else result.set_column(position, schema.arrow.field(position), fitted)
     return result, missing
 
 

@@ -19,6 +19,7 @@ from streamhouse_spark.constants import Constant
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.model import is_unicode
 from streamhouse_spark.reserved_names import require_free_name
+from streamhouse_spark.text_size import TextSize, TextTooLongError
 
 COLUMN_NAME_LENGTH_MAX: Final = 255
 COLUMN_COUNT_MAX: Final = 10_000
@@ -42,6 +43,8 @@ class Column:
     comment: str | None = None
     default: Constant | None = None
     """What takes the place of the column in new rows whose writer does not name it; None: null does."""
+    size: TextSize | None = None
+    """The length of what is written, of CHAR(n) and VARCHAR(n)."""
 
     @property
     def default_scalar(self) -> pa.Scalar:
@@ -60,7 +63,9 @@ class Column:
             "nullable": self.nullable,
             "comment": self.comment,
         }
-        return found if self.default is None else {**found, "default": self.default}
+        if self.default is not None:
+            found["default"] = self.default
+        return found if self.size is None else {**found, "size": str(self.size)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -72,6 +77,7 @@ class Column:
             found["nullable"],
             found.get("comment"),
             found.get("default"),
+            _size_of(found),
         )
         try:
             _ = column.default_scalar
@@ -127,7 +133,8 @@ class TableSchema:
                 check_column_name(column.name)
         return cls(
             tuple(
-                Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c)) for i, c in enumerate(columns, start=1)
+                Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c), c.size)
+                for i, c in enumerate(columns, start=1)
             ),
         )
 
@@ -142,7 +149,7 @@ class TableSchema:
     def ddl(self) -> str:
         """Spark DDL of the columns, on one line; Spark and `of` read it back."""
         return ddl.columns_ddl(
-            [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql) for c in self.columns]
+            [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql, c.size) for c in self.columns]
         )
 
     @property
@@ -296,7 +303,29 @@ def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
 
 
 def _default_of(column: ddl.DdlColumn) -> Constant | None:
-    return None if column.default is None else constants.parse(column.default, column.type, column.name)
+    found = None if column.default is None else constants.parse(column.default, column.type, column.name)
+    return fitted_default(found, column.name, column.size)
+
+
+def fitted_default(default: Constant | None, name: str, size: TextSize | None) -> Constant | None:
+    """A default in the length that the column's texts have. Raises `SchemaMismatchError` where it is longer."""
+    if size is None or not isinstance(default, str):
+        return default
+    try:
+        return size.fitted_text(default)
+    except TextTooLongError:
+        raise SchemaMismatchError(
+            f"the default of column '{name}' has {len(default)} characters, the column is {size}; shorten it"
+        ) from None
+
+
+def _size_of(found: Mapping[str, Any]) -> TextSize | None:
+    if "size" not in found:
+        return None
+    size = TextSize.parse(str(found["size"]))
+    if size is None:
+        raise SchemaMismatchError(f"column '{found['name']}' has the size {found['size']!r}, expected varchar(10)")
+    return size
 
 
 def _arrow_comment(arrow: pa.Field) -> str | None:

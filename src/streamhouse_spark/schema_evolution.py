@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema import TableSchema, check_column_name
+from streamhouse_spark.schema import Column, TableSchema, check_column_name
+from streamhouse_spark.text_size import TextSize
 
 _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
@@ -66,22 +67,31 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
     return TableSchema(tuple(replace(column, name=chosen.get(column.id, column.name)) for column in schema.columns))
 
 
-def with_types(schema: TableSchema, types: Mapping[str, pa.DataType]) -> TableSchema:
+def with_types(
+    schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
+) -> TableSchema:
     """The schema with these columns of wider types; the type that a column has already changes nothing.
+
+    ``sizes`` are those of texts that have a length afterwards.
 
     Raises `SchemaMismatchError` for an unknown column and for a type that does not hold all values of the older one.
     """
-    chosen: dict[int, pa.DataType] = {}
+    chosen: dict[int, Column] = {}
     for name, wanted in types.items():
-        column = schema.column(name)
+        column, size = schema.column(name), (sizes or {}).get(name)
+        if size is not None and not size.holds(column.size):
+            raise SchemaMismatchError(
+                f"column '{column.name}' of type {column.size or type_name(column.type)} cannot become {size}: only "
+                "varchar(n) that is no shorter, or string, holds every value that is there"
+            )
         if not can_be_read_as(column.type, wanted):
             raise SchemaMismatchError(
                 f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(wanted)}: "
                 "only wider integers, float to double, and decimals of more digits and the same scale hold every value "
                 "that is there; add a column of that type, fill it, and drop this one"
             )
-        chosen[column.id] = wanted
-    return TableSchema(tuple(replace(column, type=chosen.get(column.id, column.type)) for column in schema.columns))
+        chosen[column.id] = replace(column, type=wanted, size=size)
+    return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))
 
 
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:

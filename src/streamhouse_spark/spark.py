@@ -43,6 +43,9 @@ def configure(
     are those of `Warehouse`; they become configuration of the session, so prefer the usual AWS chain for credentials.
     Jars that the builder already has stay. A session that runs already gets the jar too.
 
+    Where the master is local, as it is where the builder has none so far, workers run the Python that calls this,
+    unless ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` says another. So name another master before.
+
     Raises `InvalidOptionError` for a name that SQL cannot use and for unknown settings.
     """
     from streamhouse_spark.datasource.catalog.session import configured

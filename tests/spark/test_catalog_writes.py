@@ -180,13 +180,16 @@ def test_overwrites_of_a_part_are_refused(spark, table, name):
     version = table.refresh().version
     one = spark.range(1).withColumn("day", f.lit("2026-01-01").cast("date"))
     attempts = [
-        (lambda: one.writeTo(name).overwrite(f.col("day") == "2026-01-01"), "overwrite by filter"),
-        (lambda: one.writeTo(name).overwritePartitions(), "dynamic overwrite"),
+        (lambda: one.writeTo(name).overwrite(f.col("day") == "2026-01-01"), "replace the rows of a condition"),
+        (lambda: one.writeTo(name).overwritePartitions(), "replace the partitions"),
         (
             lambda: spark.sql(f"INSERT OVERWRITE {name} PARTITION (day = DATE'2026-01-01') VALUES (1, 'a', 1)"),
-            "overwrite by filter",
+            "replace the rows of a condition",
         ),
-        (lambda: spark.sql(f"INSERT INTO {name} REPLACE WHERE id = 1 VALUES (1, 'a', 1, NULL)"), "overwrite by filter"),
+        (
+            lambda: spark.sql(f"INSERT INTO {name} REPLACE WHERE id = 1 VALUES (1, 'a', 1, NULL)"),
+            "replace the rows of a condition",
+        ),
         (lambda: spark.sql(f"TRUNCATE TABLE {name} PARTITION (day = DATE'2026-01-01')"), "(?i)partition"),
     ]
     for attempt, says in attempts:
@@ -194,7 +197,7 @@ def test_overwrites_of_a_part_are_refused(spark, table, name):
             attempt()
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
-        with pytest.raises(PySparkException, match="dynamic overwrite"):
+        with pytest.raises(PySparkException, match="replace the partitions"):
             spark.sql(f"INSERT OVERWRITE {name} VALUES (1, 'a', 1, NULL)")
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.doctor import check_java, find_java, os_release
 from streamhouse_spark.errors import MissingExtraError
 
@@ -33,7 +34,7 @@ def open_spark(
         raise MissingExtraError(
             f'this needs Spark, and {error.name} is not installed; run: pip install "streamhouse-spark[spark,iceberg]"'
         ) from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_python(sys.executable, {"spark.master": master} if master else {}, os.environ)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import CharType, StructType, VarcharType
 
 from streamhouse_spark import ddl
 from streamhouse_spark.conversion import Conversion
@@ -40,14 +40,17 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool = False) -> StructType:
     """What a read without ``.schema(…)`` gives, with the table's comments.
 
-    With ``defaults`` also with what Spark fills in where a statement leaves a column out; in files that lack a column
-    it is null.
+    With ``defaults`` as SQL declares it: also with what Spark fills in where a statement leaves a column out (in files
+    that lack a column it is null), and with the lengths of texts.
     """
     offered = compat.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
         column = table.find(field.name)
         if column is not None and column.comment is not None and column.type.equals(field.type):
             shown.metadata = {"comment": column.comment}
+        if defaults and column is not None and column.size is not None:
+            sized = CharType if column.size.kind == "char" else VarcharType
+            shown.dataType = sized(column.size.length)
         if defaults and column is not None and column.default_sql is not None:
             shown.metadata = {**shown.metadata, ddl.DEFAULT_METADATA: column.default_sql, _EXISTING_METADATA: "NULL"}
     return offered

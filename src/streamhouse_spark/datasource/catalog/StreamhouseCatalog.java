@@ -974,7 +974,13 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
 
   @Override
   public StructType schema() {
-    return declared;
+    return isAskedBy(".v2.Describe") ? declared : schema; // a stream's plan must not have types with a length
+  }
+
+  /** Whether a class whose name has this in it is among the callers. */
+  private static boolean isAskedBy(String name) {
+    return StackWalker.getInstance()
+        .walk(frames -> frames.anyMatch(frame -> frame.getClassName().contains(name)));
   }
 
   @Override
@@ -987,10 +993,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   @Override
   public Map<String, String> properties() {
     Map<String, String> found = Json.texts(loaded.get("properties"));
-    boolean shownAsDdl =
-        StackWalker.getInstance()
-            .walk(frames -> frames.anyMatch(frame -> frame.getClassName().contains("ShowCreateTableExec")));
-    if (shownAsDdl) found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
+    if (isAskedBy("ShowCreateTableExec")) found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
     return found;
   }
 

@@ -19,6 +19,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import DEFAULT_DATABASE
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.text_size import TextSize
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _REFUSED: Final = {
@@ -45,7 +46,7 @@ class _Changes:
     fields: list[dict[str, Any]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
-    widened: dict[str, pa.DataType] = field(default_factory=dict)
+    widened: dict[str, pa.DataType | str] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
     defaults: dict[str, SqlText | None] = field(default_factory=dict)
     set_properties: dict[str, str] = field(default_factory=dict)
@@ -137,7 +138,11 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _type(spark_json: str) -> pa.DataType:
+def _type(spark_json: str) -> pa.DataType | str:
+    """The type; of a text with a length its name."""
+    name = json.loads(spark_json)
+    if isinstance(name, str) and TextSize.parse(name) is not None:
+        return name
     fields = [{"name": "column", "type": json.loads(spark_json), "nullable": True, "metadata": {}}]
     (column,) = parse_struct_json({"type": "struct", "fields": fields})
     return column.type

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
 from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.options import SETTING_PREFIXES
 
@@ -21,9 +24,12 @@ def configured(
         builder = builder.config(key, value)
     jar = str(jar_path())
     active = SparkSession.getActiveSession()
+    options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - it cannot be asked otherwise
     if active is not None:  # its JVM has read spark.jars long ago
         active.sql(f"ADD JAR '{jar}'")
-    given = str(builder._options.get("spark.jars", ""))  # noqa: SLF001 - a builder has no other way to be asked
+    else:
+        use_python(sys.executable, options, os.environ)
+    given = options.get("spark.jars", "")
     jars = [name for name in given.split(",") if name and name != jar]
     return builder.config("spark.jars", ",".join([*jars, jar]))
 

@@ -1,0 +1,53 @@
+"""Which Python the workers of a local Spark run: the one that asks for the session, where nobody said another.
+
+Spark starts ``python3`` of the PATH otherwise, which is another one where a script runs by a virtual environment that
+was not activated. It takes the name from the environment of its JVM, so it has to be there before that begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Final
+
+WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
+_WORKER_OPTION: Final = "spark.pyspark.python"
+_LOCAL: Final = re.compile(r"local(\[.*\])?")
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit started this process, which chose its Python and master already."""
+_LINE: Final = re.compile(r"\s*(?P<name>[^\s=:#]+)\s*[\s=:]\s*(?P<value>.*?)\s*")
+
+
+def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
+    """Name it in the environment, for a session with these options: nothing is changed where workers were given another
+    Python, where the master is not on this machine alone, and in what spark-submit started.
+
+    A master that is named to the builder later is not seen.
+    """
+    if WORKER_VARIABLE in environ or _SUBMITTED in environ:
+        return
+    said = {**_defaults(environ), **options}
+    if _WORKER_OPTION not in said and _LOCAL.fullmatch(_master(said, environ)):
+        environ[WORKER_VARIABLE] = executable
+
+
+def _master(said: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    remote = said.get("spark.remote") or environ.get("SPARK_REMOTE")
+    arguments = re.search(r"--master[\s=]+(\S+)", environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    submitted = arguments[1] if arguments else None
+    return remote or said.get("spark.master") or submitted or environ.get("MASTER") or "local[*]"
+
+
+def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Spark's file of defaults says; nothing where there is none."""
+    home = environ.get("SPARK_HOME")
+    folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    if folder is None:
+        return {}
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    found = (_LINE.fullmatch(line) for line in text.splitlines())
+    return {match["name"]: match["value"] for match in found if match is not None}

@@ -1,0 +1,129 @@
+"""In SQL an error is one line that begins with its condition; what Python said of it is its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+
+from spark.dml import found, opened
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark41]
+
+
+def line_of(act: Callable[[], Any]) -> str:
+    """The whole text of the error."""
+    with pytest.raises(AnalysisException) as error:
+        act()
+    text = str(error.value)
+    assert len(text.splitlines()) == 1, text
+    assert "Traceback" not in text
+    return text
+
+
+class TestTasks:
+    """Errors that are raised where the rows are, in Python workers of executors."""
+
+    def test_an_update_of_the_key(self, spark: Any, filled: str) -> None:
+        text = line_of(lambda: spark.sql(f"UPDATE {filled} SET id = 77 WHERE id = 1"))
+        assert text.startswith("SCHEMA_MISMATCH: ")
+        assert "id = 1 would become 77" in text
+
+    def test_an_update_of_the_key_in_many_tasks(self, spark: Any, filled: str) -> None:
+        assert "would become" in line_of(lambda: spark.sql(f"UPDATE {filled} SET id = id + 100"))
+
+    def test_a_row_kind_that_is_none(self, spark: Any, filled: str) -> None:
+        one = spark.sql("SELECT 1L AS id, 'zz' AS name, 3 AS n")
+        write = one.write.option("rowKindColumn", "name").mode("append")
+        assert "says 'zz' of a row" in line_of(lambda: write.saveAsTable(filled))
+
+    @pytest.mark.classic
+    def test_the_traceback_is_the_cause(self, spark: Any, filled: str) -> None:
+        with pytest.raises(AnalysisException) as error:
+            spark.sql(f"UPDATE {filled} SET id = 77 WHERE id = 1")
+        assert error.value.getCondition() == "SCHEMA_MISMATCH"
+        assert "Traceback" in error.value._origin.getCause().getMessage()
+
+    def test_a_damaged_segment(self, spark: Any, wh: Any, make: Any) -> None:
+        name = make(columns="id BIGINT, v STRING", bucket_num="1")
+        spark.sql(f"INSERT INTO {name} SELECT id, repeat(sha2(cast(id AS string), 512), 5) FROM range(0, 3000, 1, 1)")
+        (segment,) = segments(wh, name)
+        damaged = bytearray(segment.read_bytes())
+        damaged[len(damaged) // 2] ^= 0xFF
+        segment.chmod(0o644)
+        segment.write_bytes(damaged)
+        assert line_of(lambda: spark.sql(f"SELECT max(v) FROM {name}").collect()).startswith("CORRUPT_DATA: ")
+
+    def test_a_stream(self, spark: Any, make: Any, checkpoint: str) -> None:
+        source = make("_from", columns="id BIGINT")
+        target = make("_to", columns="id BIGINT NOT NULL", bucket_num="1")
+        spark.sql(f"INSERT INTO {source} VALUES (1)")
+        stream = spark.readStream.table(source).selectExpr("nullif(id, 1) AS id").writeStream
+        query = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).toTable(target)
+        with pytest.raises(StreamingQueryException) as error:
+            query.awaitTermination()
+        assert "SCHEMA_MISMATCH: column 'id'" in str(error.value).splitlines()[0]
+        assert "Traceback" not in str(error.value)
+
+
+class TestStatements:
+    def test_a_stream_of_a_table_with_a_key_fails_when_it_is_named(self, spark: Any, filled: str) -> None:
+        with pytest.raises(AnalysisException) as error:
+            spark.readStream.table(filled).schema  # noqa: B018 - Connect analyzes only then
+        first = str(error.value).splitlines()[0]
+        last = filled.rpartition(".")[2]
+        assert "INVALID_OPTION: " in first
+        assert f"streamhouse.dml.`{last}$changelog`" in first
+        assert spark.readStream.table(f"streamhouse.dml.`{last}$changelog`").isStreaming
+
+    @pytest.mark.parametrize(
+        ("clause", "says"),
+        [
+            ("ADD CONSTRAINT c CHECK (n > 0)", "add constraint"),
+            ("ADD CONSTRAINT k PRIMARY KEY (n)", "its primary key, which CREATE TABLE says"),
+            ("DROP CONSTRAINT c", "drop constraint c"),
+            ("REPLACE COLUMNS (id BIGINT, other STRING)", "REPLACE COLUMNS would drop every column"),
+        ],
+    )
+    def test_what_alter_table_does_not_do(self, spark: Any, wh: Any, filled: str, clause: str, says: str) -> None:
+        before = opened(wh, filled).state.version
+        assert says in line_of(lambda: spark.sql(f"ALTER TABLE {filled} {clause}"))
+        assert opened(wh, filled).state.version == before
+
+    def test_replace_columns_of_a_table_without_a_key_keeps_its_rows(self, spark: Any, make: Any) -> None:
+        name = make(columns="id BIGINT, n INT")
+        spark.sql(f"INSERT INTO {name} VALUES (1, 2)")
+        line_of(lambda: spark.sql(f"ALTER TABLE {name} REPLACE COLUMNS (id BIGINT, n INT)"))
+        assert found(spark, f"SELECT * FROM {name}") == [(1, 2)]
+
+    def test_replace_where(self, spark: Any, filled: str) -> None:
+        one = spark.sql("SELECT 1L AS id, 'b' AS name, 3 AS n")
+        option = one.write.option("replaceWhere", "id = 1").mode("overwrite")
+        assert "option replaceWhere: one write" in line_of(lambda: option.saveAsTable(filled))
+        statement = f"INSERT INTO {filled} REPLACE WHERE id = 1 SELECT 1L, 'b', 3"
+        assert "cannot replace the rows of a condition" in line_of(lambda: spark.sql(statement))
+
+    def test_a_time_before_the_table(self, spark: Any, filled: str) -> None:
+        query = f"SELECT * FROM {filled} TIMESTAMP AS OF '2001-01-01 00:00:00'"
+        assert "the table was made later" in line_of(lambda: spark.sql(query).collect())
+
+    def test_a_stream_makes_a_table(self, spark: Any, make: Any, checkpoint: str) -> None:
+        source = make("_from", columns="id BIGINT")
+        spark.sql(f"INSERT INTO {source} VALUES (1), (2)")
+        stream = spark.readStream.table(source).writeStream.option("checkpointLocation", checkpoint)
+        stream.trigger(availableNow=True).toTable(f"{source}_new").awaitTermination()
+        assert found(spark, f"SELECT * FROM {source}_new ORDER BY id") == [(1,), (2,)]
+
+    def test_a_stream_into_another_format_is_still_refused(self, spark: Any, make: Any, checkpoint: str) -> None:
+        source = make("_from", columns="id BIGINT")
+        stream = spark.readStream.table(source).writeStream.option("checkpointLocation", checkpoint).format("csv")
+        with pytest.raises(PySparkException, match="USING csv"):
+            stream.trigger(availableNow=True).toTable(f"{source}_csv")
+
+
+def segments(wh: Any, name: str) -> list[Path]:
+    folder = Path(wh.url.removeprefix("file://"), "tables", opened(wh, name).uuid, "segments")
+    return list(folder.iterdir())

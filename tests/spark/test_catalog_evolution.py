@@ -1,0 +1,84 @@
+"""WITH SCHEMA EVOLUTION, and MERGE whose ON is not the primary key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from spark.dml import found, merge_into, opened, rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark41]
+
+EVOLVING = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+
+
+def evolving(name: str, values: str, columns: str) -> str:
+    return merge_into(name, values, EVOLVING, columns=columns).replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO")
+
+
+class TestEvolution:
+    def test_merge_adds_the_columns_of_its_source(self, spark: Any, filled: str) -> None:
+        spark.sql(evolving(filled, "(1L, 'one', 11, 'x'), (20L, 'new', 20, 'y')", "id, name, n, extra"))
+        after = rows(spark, filled)
+        assert (after[1], after[20], after[2]) == (("one", 11, "x"), ("new", 20, "y"), ("n2", 2, None))
+
+    def test_merge_widens(self, spark: Any, wh: Any, filled: str) -> None:
+        spark.sql(evolving(filled, "(1L, 'one', 5000000000L)", "id, name, n"))
+        assert rows(spark, filled)[1] == ("one", 5_000_000_000)
+        assert str(opened(wh, filled).schema.field("n").type) == "int64"
+
+    def test_what_cannot_be_is_refused_and_changes_nothing(self, spark: Any, wh: Any, filled: str) -> None:
+        before = opened(wh, filled).state.version
+        with pytest.raises(AnalysisException, match=r"n.* cannot become string|STRING"):
+            spark.sql(evolving(filled, "(1L, 'one', 'text')", "id, name, n"))
+        with pytest.raises(AnalysisException, match="reserved"):
+            spark.sql(evolving(filled, "(1L, 'one', 1, 2)", "id, name, n, _bucket"))
+        assert opened(wh, filled).state.version == before
+
+    def test_without_the_words_nothing_is_added(self, spark: Any, wh: Any, filled: str) -> None:
+        spark.sql(merge_into(filled, "(1L, 'one', 11, 'x')", EVOLVING, columns="id, name, n, extra"))
+        assert opened(wh, filled).schema.names == ["id", "name", "n"]
+
+    def test_insert_adds_them_too_or_says_why_not(self, spark: Any, make: Any) -> None:
+        name = make(columns="id BIGINT, n INT")
+        statement = f"INSERT WITH SCHEMA EVOLUTION INTO {name} BY NAME SELECT 1L AS id, 2 AS n, 'x' AS extra"
+        try:
+            spark.sql(statement)
+        except AnalysisException:  # PySpark that has no such INSERT
+            assert found(spark, f"SELECT * FROM {name}") == []
+        else:
+            assert found(spark, f"SELECT * FROM {name}") == [(1, 2, "x")]
+
+
+class TestOtherMatches:
+    """ON t.name = s.name: a source row that matches none may have the key of another row."""
+
+    INSERTING = "WHEN NOT MATCHED THEN INSERT *"
+    BOTH = "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED THEN INSERT *"
+    ON = "t.name = s.name"
+
+    @pytest.mark.parametrize("clauses", [INSERTING, BOTH], ids=["insert only", "update too"])
+    def test_a_key_that_is_there_is_an_error(self, spark: Any, filled: str, clauses: str) -> None:
+        before = rows(spark, filled)
+        with pytest.raises(AnalysisException, match=r"SCHEMA_MISMATCH.*id = 2.*insert-existing") as error:
+            spark.sql(merge_into(filled, "(2L, 'other', 7), (50L, 'new', 8)", clauses, on=self.ON))
+        assert len(str(error.value).splitlines()) == 1
+        assert rows(spark, filled) == before
+
+    @pytest.mark.parametrize("clauses", [INSERTING, BOTH], ids=["insert only", "update too"])
+    def test_a_new_key_twice_is_an_error(self, spark: Any, filled: str, clauses: str) -> None:
+        with pytest.raises(AnalysisException, match=r"2 rows of one primary key \(id = 50\)"):
+            spark.sql(merge_into(filled, "(50L, 'a', 7), (50L, 'b', 8)", clauses, on=self.ON))
+
+    def test_the_key_of_a_row_that_it_deletes_may_be_inserted(self, spark: Any, filled: str) -> None:
+        clauses = f"{self.INSERTING} WHEN NOT MATCHED BY SOURCE AND t.id = 2 THEN DELETE"
+        spark.sql(merge_into(filled, "(2L, 'other', 7)", clauses, on=self.ON))
+        assert rows(spark, filled)[2] == ("other", 7)
+
+    @pytest.mark.parametrize("clauses", [INSERTING, BOTH], ids=["insert only", "update too"])
+    def test_a_property_makes_an_upsert_of_it(self, spark: Any, filled: str, clauses: str) -> None:
+        spark.sql(f"ALTER TABLE {filled} SET TBLPROPERTIES ('table.merge-into.insert-existing' = 'upsert')")
+        spark.sql(merge_into(filled, "(2L, 'other', 7)", clauses, on=self.ON))
+        assert rows(spark, filled)[2] == ("other", 7)

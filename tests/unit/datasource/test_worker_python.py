@@ -1,0 +1,81 @@
+"""Which Python workers run: nobody's choice is overruled, and no other machine is told of a path on this one."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.datasource.worker_python import use_python
+
+PYTHON = "/venv/bin/python"
+
+
+def named(options=None, **environ):
+    use_python(PYTHON, options or {}, environ)
+    return environ.get("PYSPARK_PYTHON")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"spark.master": "local"},
+        {"spark.master": "local[2]"},
+        {"spark.master": "local[*, 3]"},
+        {"spark.remote": "local[2]"},
+    ],
+)
+def test_a_local_master_runs_the_python_that_calls(options):
+    assert named(options) == PYTHON
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"spark.master": "spark://host:7077"},
+        {"spark.master": "yarn"},
+        {"spark.master": "k8s://https://host"},
+        {"spark.master": "local-cluster[2,1,1024]"},
+        {"spark.remote": "sc://host"},
+        {"spark.pyspark.python": "/other/python"},
+    ],
+)
+def test_another_master_and_another_choice_stay(options):
+    assert named(options) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYSPARK_GATEWAY_PORT", "4711"),
+        ("PYSPARK_SUBMIT_ARGS", "--name x --master yarn pyspark-shell"),
+        ("PYSPARK_SUBMIT_ARGS", "--master=spark://host:7077 pyspark-shell"),
+        ("MASTER", "spark://host:7077"),
+        ("SPARK_REMOTE", "sc://host"),
+    ],
+)
+def test_the_environment_may_say_the_master(name, value):
+    assert named(**{name: value}) is None
+
+
+def test_who_named_a_python_gets_it():
+    assert named(PYSPARK_PYTHON="/mine") == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("spark.master    yarn", None),
+        ("spark.master=spark://host:7077", None),
+        ("# spark.master yarn", PYTHON),
+        ("spark.pyspark.python: /other/python", None),
+        ("spark.master local[4]\nspark.ui.enabled false", PYTHON),
+    ],
+)
+def test_sparks_file_of_defaults_may_say_it(tmp_path, text, expected):
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    assert named(SPARK_CONF_DIR=str(tmp_path)) == expected
+
+
+def test_the_builder_says_more_than_the_file(tmp_path):
+    (tmp_path / "spark-defaults.conf").write_text("spark.master yarn")
+    assert named({"spark.master": "local[2]"}, SPARK_CONF_DIR=str(tmp_path)) == PYTHON
