@@ -9,9 +9,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from faults import histories
+from faults import histories, row_level_plants
 from faults import interleave as il
-from faults import row_level_plants
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.moved_cases import MOVED_FINDERS
