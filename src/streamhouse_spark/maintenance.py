@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake_upkeep import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import plan_trim, trim
@@ -110,6 +111,7 @@ def _require_kept(table: Table, lake: LakeTable) -> None:
     """Refuse to trim what a rolled-back lake no longer holds."""
     recorded = table.state.lake
     newest = lake.newest()
+    require_of_history(table.log, newest)
     held = newest.offsets if newest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
     starts = newest.starts if newest is not None else {}

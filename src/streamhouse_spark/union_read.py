@@ -19,6 +19,7 @@ from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.base import LakePlan, LakeSplit
+from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
@@ -72,6 +73,7 @@ def _pinned_to_lake(table: Table) -> Pin:
     if not state.has_lake:
         return pin_newest(state)
     newest = table.open_lake().newest()
+    require_of_history(table.log, newest)
     if newest is None:
         return pin_newest(table.refresh(), state.lake)
     return pin_newest(table.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))

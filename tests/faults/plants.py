@@ -10,13 +10,15 @@ from unittest import mock
 
 from streamhouse_spark import pin
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
+from streamhouse_spark.kv import tablet_history
 from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, paimon_maintain, tiering
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_reach import Reach
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
-from streamhouse_spark.log import checkpoint, cleaning, commit_log, merge, names, retention, staging, verified
+from streamhouse_spark.log import checkpoint, cleaning, commit_log, merge, names, retention, staging, standing, verified
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log import transactions as writers
+from streamhouse_spark.log.anchors import Anchors
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
@@ -200,6 +202,29 @@ def writers_that_expire_are_forgotten() -> Iterator[None]:
 @plant
 def checkpoints_leave_out_expired_writers() -> Iterator[None]:
     with patched((writers, "past_to_bytes", lambda _: b"")):
+        yield
+
+
+@plant
+def an_older_batch_of_a_stream_is_a_replay() -> Iterator[None]:
+    original = commit_log.stored_outcome
+
+    def outcome(entry: Any, transaction: Any, table: str) -> Any:
+        return original(entry, replace(transaction, batch=None), table)
+
+    with patched((commit_log, "stored_outcome", outcome)):
+        yield
+
+
+@plant
+def tablets_are_found_by_uuid_and_offset_alone() -> Iterator[None]:
+    with patched((tablet_history, "_is_of", lambda *_: True)):
+        yield
+
+
+@plant
+def records_do_not_follow_an_attempt() -> Iterator[None]:
+    with patched((Anchors, "require_followed_by", lambda *_: None), (standing, "stands", lambda *_: True)):
         yield
 
 

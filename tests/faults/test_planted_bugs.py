@@ -9,8 +9,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from faults import histories, row_level_plants
 from faults import interleave as il
-from faults import row_level_plants
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.moved_cases import MOVED_FINDERS
@@ -291,6 +291,9 @@ FINDERS: dict[str, Callable[[], object]] = {
     "condemned_segments_are_committed": interleaving("append objects", "sleeps while others clean"),
     "merged_segments_are_not_looked_up_among_the_condemned": interleaving("merge", "sleeps while others clean"),
     "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
+    "an_older_batch_of_a_stream_is_a_replay": histories.a_stream_with_an_older_checkpoint,
+    "tablets_are_found_by_uuid_and_offset_alone": histories.sums_of_a_restored_table,
+    "records_do_not_follow_an_attempt": histories.a_process_that_stands_in_the_other_history,
     "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
     "writers_that_expire_are_forgotten": sweeping(sc.ExpireTransactions, "crash after"),
     "checkpoints_leave_out_expired_writers": sweeping(sc.ExpireTransactions, "crash after"),

@@ -1,4 +1,4 @@
-"""Streams of tables, and checkpoints, that were put back to an older copy; and sinks that would lose rows in silence."""
+"""Streams of tables, and checkpoints, that were put back to an older copy; sinks that would lose rows in silence."""
 
 from __future__ import annotations
 
@@ -48,9 +48,6 @@ def test_a_source_that_was_restored(spark, own, tmp_path, checkpoint):
     assert ids(target) == [*range(10), *range(100, 110)]
     drain(load_stream(spark, own, "h.a", onDifferentHistory="continue"), own, "h.b", checkpoint)
     assert ids(target) == [*range(10), *range(100, 110), *range(210, 250)]
-    source.append(rows(5, 300))
-    drain(load_stream(spark, own, "h.a"), own, "h.b", checkpoint)
-    assert ids(target)[-5:] == [*range(300, 305)]
 
 
 @pytest.mark.parametrize("path", ["plain", "catalog"])
@@ -123,14 +120,9 @@ def test_real_time_streams_are_refused(spark, wh, checkpoint, path, by_key):
     try:
         writer = made.toDF().selectExpr("value AS id").toDF().writeStream()
         writer = writer.outputMode("update").option("checkpointLocation", checkpoint).trigger(trigger)
+        start = writer.format("streamhouse").option("warehouse", wh.url).start if path == "plain" else writer.toTable
         with pytest.raises(Exception, match=r"real-time trigger|does not support Update mode"):
-            query = (
-                writer.toTable(f"streamhouse.{name}")
-                if path == "catalog"
-                else writer.format("streamhouse").option("warehouse", wh.url).start(name)
-            )
-            query.awaitTermination(60_000)
-            query.stop()
+            start(name if path == "plain" else f"streamhouse.{name}").awaitTermination(60_000)
     finally:
         spark.conf.unset("spark.sql.streaming.realTimeMode.allowlistCheck")
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")

@@ -20,6 +20,7 @@ from streamhouse_spark.schema import TableSchema
 if TYPE_CHECKING:
     from streamhouse_spark.lake.partition_drop import LakeDropReport
     from streamhouse_spark.lake.scan_files import LakeScan
+    from streamhouse_spark.log.anchors import HistoryMark
     from streamhouse_spark.log.state import TableState
     from streamhouse_spark.partition_match import PartitionMatches
 
@@ -49,6 +50,8 @@ class LakeSnapshot:
     timestamp_ms: int
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
+    history: HistoryMark | None = field(default=None, compare=False)
+    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
 
     def to_json(self) -> dict[str, Any]:
         return {

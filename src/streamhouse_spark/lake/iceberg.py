@@ -336,4 +336,5 @@ def _snapshot(snapshot: Snapshot, found: FoundOffsets | None) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     offsets, starts = dict(found.offsets), dict(found.starts)
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, found.dropped_rows)
+    held = found.dropped_rows, found.history
+    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

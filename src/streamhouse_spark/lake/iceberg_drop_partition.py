@@ -112,7 +112,8 @@ def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: 
     summary = {}
     if found is not None:
         rows = found.dropped_rows + going.rows
-        text = offsets_text(place.spec.table_uuid, found.offsets, found.starts, dropped_rows=rows)
+        owner, history = place.spec.table_uuid, found.history
+        text = offsets_text(owner, found.offsets, found.starts, dropped_rows=rows, history=history)
         summary = {OFFSETS_PROPERTY: text}
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,

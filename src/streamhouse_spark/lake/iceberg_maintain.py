@@ -114,7 +114,9 @@ def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
     offsets = newest_offsets(metadata, owner)
     if offsets is None:
         return {}
-    text = offsets_text(owner, offsets.offsets, offsets.starts, dropped_rows=offsets.dropped_rows)
+    text = offsets_text(
+        owner, offsets.offsets, offsets.starts, dropped_rows=offsets.dropped_rows, history=offsets.history
+    )
     return {OFFSETS_PROPERTY: text}
 
 

@@ -79,7 +79,9 @@ def commit_round(
         found = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, found, expected)
         dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
-        text = offsets_text(place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows)
+        text = offsets_text(
+            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
+        )
         summary = {OFFSETS_PROPERTY: text}
         if is_keyed:
             require_snapshot_as_planned(metadata, shape.snapshot_id)
@@ -93,7 +95,8 @@ def commit_round(
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
     dropped_rows = said.dropped_rows if said is not None else 0
-    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), dropped_rows)
+    ends, starts, history = dict(new.ends), dict(new.starts), said.history if said is not None else None
+    return LakeSnapshot(snapshot.snapshot_id, ends, snapshot.timestamp_ms, starts, dropped_rows, history)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:

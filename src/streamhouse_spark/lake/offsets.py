@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.base import NEVER_TRUNCATED
+from streamhouse_spark.log.anchors import HistoryMark
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
@@ -25,6 +26,8 @@ class FoundOffsets:
     """Where the table began, by its last truncation."""
     dropped_rows: int = 0
     """How many of the rows ``[starts, offsets)`` are no longer there, because their partitions were dropped."""
+    history: HistoryMark | None = None
+    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
 
 
 def offsets_text(
@@ -33,6 +36,7 @@ def offsets_text(
     starts: Mapping[int, int] = NEVER_TRUNCATED,
     *,
     dropped_rows: int = 0,
+    history: HistoryMark | None = None,
 ) -> str:
     value: dict[str, object] = {
         "version": OFFSETS_VERSION,
@@ -43,6 +47,8 @@ def offsets_text(
         value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
     if dropped_rows:
         value["dropped_rows"] = dropped_rows
+    if history is not None:
+        value["history"] = list(history)
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -58,6 +64,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
         dropped_rows = int(value.get("dropped_rows", 0))
+        history = HistoryMark.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
     if version != OFFSETS_VERSION:
@@ -70,4 +77,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows)
+    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows, history)

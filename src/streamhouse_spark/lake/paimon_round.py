@@ -60,7 +60,9 @@ def commit_round(
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, files)
         dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
-        text = offsets_text(place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows)
+        text = offsets_text(
+            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
+        )
         properties = {OFFSETS_PROPERTY: text}
         return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
 
@@ -95,7 +97,8 @@ def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_ro
     found = offsets_at(place, snapshot) if snapshot is not None else None
     held = (found.offsets, found.starts) if found else ({}, {})
     dropped_rows += found.dropped_rows if found else 0
-    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows)}
+    history = found.history if found else None
+    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows, history=history)}
 
 
 def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
@@ -103,7 +106,7 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     offsets, starts = dict(found.offsets), dict(found.starts)
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows)
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows, found.history)
 
 
 def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:

@@ -12,6 +12,7 @@ import logging
 from typing import Final
 
 from streamhouse_spark.lake.base import LakeSnapshot, LakeTable, same_offsets
+from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
@@ -45,6 +46,7 @@ def record_newest(log: CommitLog, lake: LakeTable) -> bool:
     """Tell the log what the lake holds now. Whether it knows: not where others keep recording other snapshots."""
     for _ in range(TRIES_MAX):
         newest = lake.newest()
+        require_of_history(log, newest)
         state = log.refresh()
         if newest is None:
             return state.recorded_lake is None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import parse_table_name
@@ -34,6 +35,8 @@ class LakeTableSpec:
     """Which of the table's schemas ``schema`` is."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
     """All that the table ever had, as far as they are known here."""
+    history: HistoryMark | None = field(default=None, compare=False)
+    """The newest record with rows of the state: what rounds say in the lake that their rows are of."""
     former_uuids: tuple[str, ...] = ()
     """Those of the tables that this one is a copy of, whose rows the lake has in files that they wrote."""
 
@@ -57,5 +60,6 @@ class LakeTableSpec:
             primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
             schema_id=state.schema_id,
             schemas=state.schemas,
+            history=state.anchors.rows,
             former_uuids=state.former_uuids,
         )

@@ -32,6 +32,7 @@ from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot,
 from streamhouse_spark.lake.bucket_files import write_files, write_rows
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
+from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.open import file_shape
 from streamhouse_spark.lake.parquet_read import FilesAt
@@ -153,6 +154,7 @@ class TieringJob:
             self._require_progress(state, state.lake)
         self._fit_lake(state)
         newest = self._lake.newest()
+        require_of_history(self._log, newest)
         if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began"

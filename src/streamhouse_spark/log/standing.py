@@ -81,6 +81,6 @@ def require_history(log: CommitLog, marks: Iterable[HistoryMark | None], who: st
 
 def other_history(table: str, mark: HistoryMark, who: str) -> DifferentHistoryError:
     return DifferentHistoryError(
-        f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table was "
-        "restored from a backup meanwhile. Nothing was written; run it again on the table as it is now"
+        f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table "
+        "was restored from a backup meanwhile. Nothing was written; run it again on the table as it is now"
     )

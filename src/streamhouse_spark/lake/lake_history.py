@@ -1,0 +1,25 @@
+"""Whether a lake snapshot is of the log's history: one of the two may be restored from a backup without the other."""
+
+from __future__ import annotations
+
+from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.log.anchors import Relation
+from streamhouse_spark.log.commit_log import CommitLog
+
+
+def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
+    """See that the rows of the snapshot were tiered from this log, before any of them counts as the table's.
+
+    A snapshot says which record the log had when it was made; older ones say nothing and count. Costs no request where
+    that record is among the newest. Raises `DifferentHistoryError`.
+    """
+    mark = snapshot.history if snapshot is not None else None
+    if snapshot is None or mark is None or log.relation(mark) is not Relation.OTHER:
+        return
+    name = log.state.name
+    raise DifferentHistoryError(
+        f"lake snapshot {snapshot.id} of {name} holds rows up to record {mark.number} of attempt {mark.attempt}, which "
+        f"the table's log does not have: the log was restored from a backup, and its lake was not. Restore both of the "
+        f"same time; or rebuild the lake from the log with: streamhouse retier {name}"
+    )
