@@ -1,4 +1,4 @@
-"""A warehouse that was moved, in Spark: its own reader finds the lake's files, writes to the lake wait for relocating."""
+"""A warehouse that was moved, in Spark: its own reader finds the lake's files, and tiering waits for relocating."""
 
 from __future__ import annotations
 
