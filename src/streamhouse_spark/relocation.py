@@ -233,7 +233,8 @@ class _Relocation:
             raise CorruptDataError(
                 f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
                 f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
-                "warehouse was written while it was copied; copy it again while nothing writes"
+                "warehouse was written while it was copied; copy it again while nothing writes, or build the table's "
+                f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
             )
 
     def _newest(self, state: TableState) -> LakeSnapshot | None:

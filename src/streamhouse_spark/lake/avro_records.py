@@ -130,14 +130,17 @@ def _codec(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode
         return _known(schema, named, _fixed(int(schema["size"])))
     if kind == "enum":
         return _known(schema, named, _PLAIN["int"])
-    return named[kind]
+    return named[_simple(kind)]
 
 
 def _known(schema: Any, named: dict[str, tuple[Decode, Encode]], codec: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
-    named[schema["name"]] = codec
-    if "namespace" in schema:
-        named[f"{schema['namespace']}.{schema['name']}"] = codec
+    named[_simple(schema["name"])] = codec
     return codec
+
+
+def _simple(name: str) -> str:
+    """Without its namespace, which is often inherited; no two types of one file differ by that alone."""
+    return name.rpartition(".")[2]
 
 
 def _record(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode, Encode]:

@@ -70,7 +70,7 @@ class KeyValueShape(PaimonShape):
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        values = super().file_schema
+        values = PaimonShape.file_schema.func(self)  # by `super()` it would be kept under this very name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
         own = [_own_field(SEQUENCE, pa.int64()), _own_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])

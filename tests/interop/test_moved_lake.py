@@ -1,0 +1,62 @@
+"""After relocating, DuckDB and pyiceberg open the tables where they lie, with the deletes of all snapshots."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+from duckdb_extensions import import_extension
+from pyiceberg.table import StaticTable
+
+from streamhouse_spark import Warehouse, relocate
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.table import Table
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    import_extension("avro")
+    import_extension("iceberg")
+    connection = duckdb.connect()
+    connection.load_extension("avro")
+    connection.load_extension("iceberg")
+    return connection
+
+
+def tier(table: Table) -> None:
+    table.refresh()
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_deleted_rows_stay_deleted_for_other_engines(duck, tmp_path, copy):
+    made = Warehouse(str(tmp_path / "made"))
+    table = made.create_table("sales.items", "k BIGINT, v STRING", primary_key=["k"], buckets=2)
+    table.upsert([{"k": n, "v": "old"} for n in range(40)])
+    tier(table)
+    table.upsert([{"k": n, "v": "new"} for n in range(0, 40, 3)])
+    table.delete([{"k": 39}, {"k": 38}])
+    tier(table)
+    wanted = sorted((k, "new" if k % 3 == 0 else "old") for k in range(38))
+    first, second = table.lake.snapshots()["snapshot_id"].to_pylist()
+    if copy:
+        shutil.copytree(made.url, tmp_path / "here")
+        relocate(str(tmp_path / "here"), copy=True)
+        Path(made.url).rename(tmp_path / "hidden")
+    else:
+        shutil.move(made.url, tmp_path / "here")
+        relocate(str(tmp_path / "here"))
+    path = str(tmp_path / "here/lake/sales/items")
+    found = duck.execute(f"SELECT k, v FROM iceberg_scan('{path}')").fetchall()
+    assert sorted(found) == wanted
+    then = duck.execute(f"SELECT k, v FROM iceberg_scan('{path}', snapshot_from_id => {first})").fetchall()
+    assert sorted(then) == [(k, "old") for k in range(40)]
+    opened = StaticTable.from_metadata(path)
+    for snapshot, expected in ((first, [(k, "old") for k in range(40)]), (second, wanted)):
+        read = opened.scan(snapshot_id=snapshot).to_arrow()
+        assert sorted(zip(read["k"].to_pylist(), read["v"].to_pylist(), strict=True)) == expected
