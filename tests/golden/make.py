@@ -28,7 +28,8 @@ from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.staging import Routing, Stager
-from streamhouse_spark.log.state import TableState, state_to_json
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.state_json import state_to_json
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.schema import Column, TableSchema

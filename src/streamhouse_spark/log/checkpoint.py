@@ -18,7 +18,8 @@ from typing import Any
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Payload
 from streamhouse_spark.log.frame import decode_frame, encode_frame
-from streamhouse_spark.log.state import TableState, state_from_json, state_to_json
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_number
 from streamhouse_spark.storage import Storage
 

@@ -30,3 +30,16 @@ def test_the_others_have_their_turn(run, damaged, command):
         assert done["default.bad"]["rows"] is None
     if command[0] == "tier":
         assert damaged.table("good").lake.to_arrow().num_rows == 1
+
+
+def test_a_lake_is_built_anew(run, warehouse_path):
+    table = sh.Warehouse(warehouse_path).create_table("t", "id BIGINT")
+    table.append([{"id": 1}])
+    run("tier", "--once")
+    for info in table.storage.list(f"{table.state.lake_location}/"):
+        table.storage.delete(info.key)
+    assert "streamhouse retier" in run("tier", "--once", "t", code=1).stderr
+    assert run("retier", "t", "--dry-run", "--output", "json").document["rows"] == 1
+    assert "next: streamhouse tier --once default.t" in run("retier", "t").stdout
+    run("tier", "--once", "t")
+    assert sh.Warehouse(warehouse_path).table("t").lake.to_arrow()["id"].to_pylist() == [1]

@@ -6,7 +6,8 @@ import pytest
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.state import fold, referenced_keys, state_from_json, state_to_json
+from streamhouse_spark.log.state import fold, referenced_keys
+from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import commit_key, segment_key
 from unit.log.states import SCHEMA, UUID, appended, created, record, segment

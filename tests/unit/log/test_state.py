@@ -23,7 +23,8 @@ from streamhouse_spark.log.actions import (
 )
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.state import LAKE_HISTORY_MAX, fold, referenced_keys, state_from_json, state_to_json
+from streamhouse_spark.log.state import LAKE_HISTORY_MAX, fold, referenced_keys
+from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.schema import Column, TableSchema

@@ -13,7 +13,8 @@ from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log.actions import ExpireTransactions, ForgetTransactions, Payload
 from streamhouse_spark.log.commit_log import known_transaction
 from streamhouse_spark.log.frame import decode_frame
-from streamhouse_spark.log.state import fold, state_from_json, state_to_json
+from streamhouse_spark.log.state import fold
+from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.log.transaction_expiry import due_transactions
 from streamhouse_spark.log.transactions import PastTransaction, name_sum, past_from_bytes, past_to_bytes
 from streamhouse_spark.model import Transaction

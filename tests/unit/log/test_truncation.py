@@ -10,7 +10,8 @@ from streamhouse_spark.log.merge import MergeRun, _still_live
 from streamhouse_spark.log.retention import plan_trim
 from streamhouse_spark.log.scan import plan_range
 from streamhouse_spark.log.staging import truncating
-from streamhouse_spark.log.state import Truncation, fold, referenced_keys, state_from_json, state_to_json
+from streamhouse_spark.log.state import Truncation, fold, referenced_keys
+from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.pin import pin_as_of, pin_newest

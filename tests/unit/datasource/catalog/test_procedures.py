@@ -42,6 +42,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
     found = {p["name"]: p for p in catalog.call("procedures")["procedures"]}
     assert set(found) == {
         "tier",
+        "retier",
         "compact",
         "expire_snapshots",
         "remove_orphan_files",
@@ -129,6 +130,19 @@ def test_a_table_is_tiered_compacted_and_its_manifests_are_joined(call, in_icebe
     assert (done["files_removed"], done["rows"], done["dry_run"]) == (shown["files_removed"], shown["rows"], False)
     assert len(lake.metadata_table("files")) == files - done["files_removed"] + done["files_added"]
     assert sorted(in_iceberg.to_arrow()["id"].to_pylist()) == list(range(0, 14, 2))
+
+
+def test_a_lake_is_built_anew(call, table):
+    table.append([{"id": i} for i in range(10)])
+    call("tier", table="sales.orders")
+    for info in table.storage.list(f"{table.refresh().lake_location}/"):
+        table.storage.delete(info.key)
+    (planned,) = call("retier", table="sales.orders", dry_run=True)
+    assert (planned["rows"], planned["lost_rows"], planned["dry_run"]) == (10, 0, True)
+    (done,) = call("retier", table="sales.orders")
+    assert done["lake_location"] == table.refresh().lake_location
+    assert call("tier", table="sales.orders")[0]["rows"] == 10
+    assert table.lake.to_arrow().num_rows == table.to_arrow().num_rows == 10
 
 
 def test_an_iceberg_table_is_adopted(catalog, call, in_iceberg):
