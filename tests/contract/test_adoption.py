@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from contract.house import rows
 from interop.paimon_cases import Stock
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableExistsError
+from streamhouse_spark.errors import LakeMismatchError, TableExistsError
 from streamhouse_spark.lake.file_catalog import FileCatalog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -97,8 +97,18 @@ class TestAAdoption:
             house.wh.adopt_table("default.t")
         with pytest.raises(LakeMismatchError, match=r"is the lake of table default\.t"):
             house.wh.adopt_table("default.other", "default.t")
-        with pytest.raises(InvalidOptionError, match="append a row first"):
-            house.wh.table("default.t").truncate()
+
+    def test_a6_a_table_is_truncated_before_its_first_row(self, house, made):
+        made()
+        house.wh.adopt_table("default.t")
+        table = house.wh.table("default.t")
+        table.truncate()
+        assert table.to_arrow().num_rows == 0
+        house.tier(table)
+        house.agree(table, [])
+        table.append(plain(6))
+        house.tier(table)
+        house.agree(table, plain(6))
 
     def test_a5_the_lake_of_a_dropped_table_is_adopted_with_its_past(self, house, made):
         made()

@@ -8,10 +8,17 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark import pin
+from streamhouse_spark import keyed_table, pin, union_read
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import tablet_history
-from streamhouse_spark.lake import iceberg_round, iceberg_snapshot, paimon_commit, paimon_maintain, tiering
+from streamhouse_spark.lake import (
+    iceberg_maintain,
+    iceberg_round,
+    iceberg_snapshot,
+    paimon_commit,
+    paimon_maintain,
+    tiering,
+)
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_reach import Reach
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
@@ -539,4 +546,42 @@ def listing_ends_at_a_damaged_table() -> Iterator[None]:
                 yield TablePath(database, name), pointer
 
     with patched((names, "list_names", listed)):
+        yield
+
+
+@plant
+def lake_rows_are_read_by_the_newest_columns() -> Iterator[None]:
+    original = union_read.planned_lake
+
+    def planned(table: Any, chosen: pin.Pin, *args: Any) -> Any:
+        return original(table, replace(chosen, state=table.state), *args)
+
+    with patched((union_read, "planned_lake", planned)):
+        yield
+
+
+@plant
+def keys_are_matched_by_their_places() -> Iterator[None]:
+    padded = keyed_table._padded
+
+    def in_their_order(rows: Any, schema: Any, **kwargs: Any) -> Any:
+        is_whole = rows.num_columns == len(schema.names)
+        return rows.rename_columns(list(schema.names)) if is_whole else padded(rows, schema, **kwargs)
+
+    with patched((keyed_table, "_padded", in_their_order)):
+        yield
+
+
+@plant
+def expiry_does_not_look_for_new_tags() -> Iterator[None]:
+    with patched((iceberg_maintain, "unchanged_refs", lambda *_: ())):
+        yield
+
+
+@plant
+def times_of_lake_snapshots_are_believed() -> Iterator[None]:
+    def as_they_stand(own: Sequence[int], _now_ms: int) -> list[int]:
+        return [max(own[: place + 1]) for place in range(len(own))]
+
+    with patched((iceberg_maintain, "aged_ms", as_they_stand)):
         yield

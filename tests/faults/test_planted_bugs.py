@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -17,8 +20,16 @@ from faults.moved_cases import MOVED_FINDERS
 from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sweep import sweep_scenario
-from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.lake import tiering
+from streamhouse_spark import union_read
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake import iceberg_maintain, tiering
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -279,6 +290,61 @@ def a_table_beside_a_damaged_one() -> None:
     assert run.warehouse.drop_table("sales.whole")
 
 
+def a_read_while_columns_swap_their_names() -> None:
+    """Another process swaps them, and another thread of this one reads the table on, behind the pin."""
+    run = Run()
+    table = run.warehouse.create_table("sales.pairs", "id BIGINT, a BIGINT, b BIGINT")
+    table.append([{"id": 1, "a": 1, "b": 10}])
+    sc.tier(table)
+    table.append([{"id": 2, "a": 2, "b": 20}])
+    pinned = pin_newest(table.refresh())
+    run.warehouse.table("sales.pairs").alter(rename_columns={"a": "b", "b": "a"})
+    table.refresh()
+    rows = union_read.read_pin(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
+    assert rows == [{"id": 1, "a": 1, "b": 10}, {"id": 2, "a": 2, "b": 20}]
+
+
+def a_deletion_by_a_key_in_another_order() -> None:
+    """The identities of simulated runs are the same, so each has a cache of its own."""
+    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
+        table = Run().warehouse.create_table("sales.keys", "a BIGINT, b BIGINT", primary_key=["b", "a"])
+        table.upsert([{"a": 1, "b": 2}, {"a": 2, "b": 1}])
+        table.delete([{"a": 1, "b": 2}])
+        rows = table.to_arrow().to_pylist()
+        close_tablets()
+    assert rows == [{"a": 2, "b": 1}]
+
+
+def a_tag_that_is_made_while_snapshots_expire() -> None:
+    run = Run()
+    table = run.create(properties=sc.LAKE)
+    for _ in range(3):
+        run.append()
+        sc.tier(table)
+    lake, choose = table.open_lake().place.find(), iceberg_maintain.expirable
+
+    def then_tag(*args: Any, **kwargs: Any) -> Any:
+        doomed = choose(*args, **kwargs)
+        lake.manage_snapshots().create_tag(doomed[0], "audit").commit()
+        return doomed
+
+    with mock.patch.object(iceberg_maintain, "expirable", then_tag), suppress(CommitConflictError):
+        table.open_lake().expire(keep_last=1, keep_ms=0)
+    assert table.open_lake().snapshot_by_name("audit").offsets
+
+
+def days_behind_a_round_whose_clock_was_ahead() -> None:
+    run = Run()
+    table = run.create(properties=sc.LAKE)
+    for ahead_ms in (0, 365 * 24 * sc.HOUR_MS, 0, 0):
+        run.append()
+        run.clock.jump(ahead_ms)
+        sc.tier(table)
+        run.clock.jump(-ahead_ms)
+    run.clock.advance(48 * sc.HOUR_MS)
+    assert len(table.open_lake().expire(keep_last=1, keep_ms=24 * sc.HOUR_MS).snapshots) == 3
+
+
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
@@ -327,6 +393,10 @@ FINDERS: dict[str, Callable[[], object]] = {
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
     **MOVED_FINDERS,
     **row_level_plants.FINDERS,
+    "lake_rows_are_read_by_the_newest_columns": a_read_while_columns_swap_their_names,
+    "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
+    "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
+    "times_of_lake_snapshots_are_believed": days_behind_a_round_whose_clock_was_ahead,
 }
 
 
@@ -358,6 +428,10 @@ def test_the_bug_is_found(name):
         "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
         *MOVED_FINDERS,
+        "lake_rows_are_read_by_the_newest_columns",
+        "keys_are_matched_by_their_places",
+        "expiry_does_not_look_for_new_tags",
+        "times_of_lake_snapshots_are_believed",
     ],
 )
 @pytest.mark.usefixtures("own_cache")

@@ -15,7 +15,6 @@ import pytest
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from streamhouse_spark.datasource.tiering_job import tier_table
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -54,7 +53,6 @@ class Life:
         self.wh = Warehouse("wh", storage=self.storage, world=self.world)
         self.is_keyed = self.random.random() < 0.6
         self.is_partitioned = self.random.random() < 0.5
-        self.is_truncatable = True
         self.name = "d.t"
 
     def begin(self) -> None:
@@ -69,7 +67,6 @@ class Life:
         self.stock.make(self.name, SCHEMA, *rounds, **options)
         for some in rounds:
             self.keep(some)
-        self.is_truncatable = self.is_keyed or not rounds
         self.done.append(str(options))
         self.wh.adopt_table(self.name)
 
@@ -99,7 +96,6 @@ class Life:
         rows = self.some()
         _ = self.table.upsert(rows) if self.is_keyed else self.table.append(rows)
         self.keep(rows)
-        self.is_truncatable = True
 
     def delete(self) -> None:
         if self.is_keyed:
@@ -123,11 +119,8 @@ class Life:
         self.clock.advance(self.random.choice([1000, 9 * DAY_MS]))
 
     def truncate(self) -> None:
-        try:
-            self.table.truncate()
-            self.rows = []
-        except InvalidOptionError:
-            assert not self.is_truncatable or not self.rows
+        self.table.truncate()
+        self.rows = []
 
     def drop_partition(self) -> None:
         if self.is_partitioned:
@@ -140,7 +133,6 @@ class Life:
         self.wh.drop_table(self.name)
         self.name = f"d.t{len(self.done)}"
         self.wh.adopt_table(self.name, "d.t")
-        self.is_truncatable = self.is_keyed
         if self.random.random() < 0.5:
             for _ in range(2):
                 self.clock.advance(3 * DAY_MS)

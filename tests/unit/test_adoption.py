@@ -244,18 +244,35 @@ def test_the_past_of_the_lake_is_read_from_the_lake(table, wh, clock):
 
 
 @pytest.mark.parametrize("empties", [lambda t: t.truncate(), lambda t: t.overwrite(NEW)], ids=["truncate", "overwrite"])
-def test_truncation_takes_adopted_rows_too(table, empties):
-    with pytest.raises(InvalidOptionError, match="append a row first"):
-        empties(table)
+@pytest.mark.parametrize("is_appended", [True, False])
+def test_truncation_takes_adopted_rows_too(table, empties, is_appended):
+    """Also where no row was ever added, so that there is no offset yet to tell it by."""
     assert rows_of(table.to_arrow()) == OLD
-    table.append([{"id": 50}])
-    empties(table)
+    before = table.log.state
+    if is_appended:
+        table.append([{"id": 50}])
+    written = empties(table)
+    if not is_appended:
+        assert table.state.first_offsets == dict.fromkeys(table.state.buckets, 1)
+        assert written is None or all(offsets.start == 1 for offsets in written.values())
+    assert not table.state.begins_at(before.first_offsets)
+    assert table.state.lake is None
     left = [row for row in NEW if row in table.to_arrow().to_pylist()]
     assert table.to_arrow().num_rows == len(left)
     tier(table)
     assert rows_of(table.lake.to_arrow()) == left == rows_of(table.to_arrow())
+    assert open_records(table) == open_checkpoint(table) == table.refresh()
     empties(table)
     assert table.to_arrow().num_rows == len(left)
+
+
+def open_records(table):
+    return Warehouse("wh", storage=table.storage, world=table.world).table(table.name).refresh()
+
+
+def open_checkpoint(table):
+    table.log.checkpoint(table.refresh())
+    return open_records(table)
 
 
 def test_dropping_leaves_the_iceberg_table_which_can_be_adopted_again(table, wh, catalog, clock):

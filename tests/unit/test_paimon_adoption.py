@@ -232,11 +232,11 @@ def test_the_past_of_the_lake_is_read_from_the_lake(table, clock):
 
 
 @pytest.mark.parametrize("empties", [lambda t: t.truncate(), lambda t: t.overwrite(NEW)], ids=["truncate", "overwrite"])
-def test_truncation_takes_adopted_rows_too(table, stock, empties):
-    with pytest.raises(InvalidOptionError, match="append a row first"):
-        empties(table)
+@pytest.mark.parametrize("is_appended", [True, False])
+def test_truncation_takes_adopted_rows_too(table, stock, empties, is_appended):
     agree(table, stock, OLD)
-    table.append(some([50]))
+    if is_appended:
+        table.append(some([50]))
     empties(table)
     left = [row for row in NEW if row in table.to_arrow().to_pylist()]
     tier(table)

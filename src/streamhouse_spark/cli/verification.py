@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakePlan, LakeTable
+from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
 from streamhouse_spark.log.segment_reader import verify_segment
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.table import Table
@@ -96,24 +100,59 @@ def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> 
 def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
     """Read every row of the recorded snapshot: there must be one for each tiered offset that was not dropped.
 
-    With a primary key offsets are those of changes, and the lake has at most as many rows.
+    Rows of other engines have no offsets, and count for nothing there. With a primary key offsets are those of changes,
+    and the lake has at most as many rows.
     """
-    lake = table.open_lake()
+    lake, own = table.open_lake(), _OwnRows(table)
     for split in plan.splits:
         try:
+            num_rows = 0
             for batch in lake.read_split(split, plan.projection):
-                result.lake_rows += batch.num_rows
+                num_rows += batch.num_rows
                 advance(batch.num_rows)
+            result.lake_rows += num_rows
+            if not state.primary_key:
+                own.add(split.location, num_rows)
         except (CorruptDataError, SnapshotExpiredError) as error:
             result.problems.append(str(error))
     tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
     dropped = plan.snapshot.dropped_rows if plan.snapshot is not None else 0
-    if table.properties.datalake_adopted is not None and not state.first_offsets:
-        is_wrong = False if state.primary_key else result.lake_rows < tiered - dropped  # older rows come before them
+    if state.primary_key:
+        adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
+        num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
     else:
-        is_wrong = result.lake_rows > tiered if state.primary_key else result.lake_rows != tiered - dropped
+        num_rows, is_wrong = own.num_rows, own.num_rows < tiered - dropped
+        result.problems.extend(own.problems(state, result.lake_snapshot_id))
     if is_wrong:
         result.problems.append(
-            f"lake snapshot {result.lake_snapshot_id} has {result.lake_rows} rows, {tiered} offsets were tiered"
+            f"lake snapshot {result.lake_snapshot_id} has {num_rows} rows, {tiered} offsets were tiered"
             + (f", and {dropped} of them dropped with their partitions" if dropped else "")
         )
+
+
+class _OwnRows:
+    """The rows of a log table's lake that have offsets: how many there are, and that each offset is there once."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._files: dict[str, OffsetFile | None] = {}
+        self.num_rows = 0
+
+    def add(self, location: str, num_rows: int) -> None:
+        """``num_rows`` of a data file, which may be read in several parts. Raises as reads do."""
+        if location not in self._files:
+            files = lake_files(self._table.storage, self._table.settings, location)
+            self._files[location] = offset_file(files, location, self._table.uuid)
+        if self._files[location] is not None:
+            self.num_rows += num_rows
+
+    def problems(self, state: TableState, snapshot_id: int | None) -> Iterator[str]:
+        for bucket in state.buckets:
+            found = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
+            offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+            where = f"bucket {bucket}: lake snapshot {snapshot_id}"
+            if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
+                yield f"{where} has {doubled} offsets twice"
+            outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
+            if outside:
+                yield f"{where} has {outside} offsets that it should not hold yet, or no longer"

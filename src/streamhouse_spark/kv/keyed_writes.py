@@ -29,12 +29,11 @@ from streamhouse_spark.kv.staged_changes import (
     PreparedChanges,
     StagedChanges,
     TabletAheadError,
-    place_of,
 )
 from streamhouse_spark.kv.tablet_history import belongs, history_of
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog, Committed, Plan
-from streamhouse_spark.log.staging import truncating
+from streamhouse_spark.log.staging import ends_after, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
 
@@ -89,9 +88,9 @@ class KeyedWriter:
             if rebase is not None:
                 rebase.judge(state, batches)
             emptying = truncating(state) if overwrite else ()
-            moved = {}
+            ends, moved = ends_after(state, emptying), {}
             for bucket in batches:
-                begins, end = place_of(state, bucket)
+                begins, end = state.first_offset(bucket), ends[bucket]
                 at = (end if emptying else begins, end)
                 seen_from = partial(_seen_from, rebase, bucket, at)
                 made = staged.get(bucket)

@@ -39,6 +39,7 @@ from streamhouse_spark.lake.partition_drop import (
     CutFile,
     LakeDropReport,
     first_kept,
+    is_foreign,
     require_tiered,
     rewritten,
     until_committed,
@@ -64,6 +65,14 @@ class _Going:
     """Those of the files that have rows to keep."""
     deletes: tuple[DataFile, ...] = ()
     """Delete files that have nothing left to delete."""
+
+    foreign_rows: int = 0
+    """In files of other engines, which never had offsets."""
+
+    @property
+    def own_rows(self) -> int:
+        """How many rows of the log the lake lacks then."""
+        return self.rows - self.foreign_rows
 
     @property
     def kept_rows(self) -> int:
@@ -111,7 +120,7 @@ def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: 
     found = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
     if found is not None:
-        rows = found.dropped_rows + going.rows
+        rows = found.dropped_rows + going.own_rows
         owner, history = place.spec.table_uuid, found.history
         text = offsets_text(owner, found.offsets, found.starts, dropped_rows=rows, history=history)
         summary = {OFFSETS_PROPERTY: text}
@@ -135,6 +144,7 @@ def _going(
     cut: list[CutFile] = []
     deletes: list[DataFile] = []
     is_left = False
+    foreign_rows = 0
     with lake_metadata(table.location()):
         for content, file in _live(table, snapshot):
             partition = _partition(file, specs[file.spec_id], schema)
@@ -153,6 +163,7 @@ def _going(
             first, found = first_kept(place.files_at, writers, file.file_path, num_rows, below)
             if first > 0:
                 files.append(file)
+                foreign_rows += num_rows if is_foreign(file.file_path) else 0
             if first < num_rows:
                 is_left = True
             if found is not None and 0 < first < num_rows:
@@ -164,7 +175,7 @@ def _going(
             "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
             "are from before"
         )
-    return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes))
+    return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes), foreign_rows)
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:

@@ -29,6 +29,7 @@ from streamhouse_spark.lake.partition_drop import (
     CutFile,
     LakeDropReport,
     first_kept,
+    is_foreign,
     require_tiered,
     rewritten,
     until_committed,
@@ -51,6 +52,14 @@ class _Going:
     files: tuple[ManifestEntry, ...] = ()
     cut: tuple[CutFile, ...] = ()
     """Those of the files that have rows to keep."""
+
+    foreign_rows: int = 0
+    """In files of other engines, which never had offsets."""
+
+    @property
+    def own_rows(self) -> int:
+        """How many rows of the log the lake lacks then."""
+        return self.rows - self.foreign_rows
 
     @property
     def kept_rows(self) -> int:
@@ -89,7 +98,7 @@ def _drop(
             require_shape(place, newest, shape)
             require_present(place.files_at, added)
         # Files of other engines have no offsets: without any in the lake there is nothing to count.
-        properties = carried_offsets(place, newest.snapshot, dropped_rows=going.rows) if found is not None else {}
+        properties = carried_offsets(place, newest.snapshot, dropped_rows=going.own_rows) if found is not None else {}
         return Change(added, removed=going.files, is_overwrite=True, properties=properties)
 
     return report, sealed_above(place, commit_snapshot(place, validated))
@@ -114,6 +123,7 @@ def _going(
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
     files: list[ManifestEntry] = []
     cut: list[CutFile] = []
+    foreign_rows = 0
     for entry in reader.live(snapshot):
         names = [field.name for field in entry.partition.fields]
         partition = dict(zip(names, map(planned_value, entry.partition.values), strict=True))
@@ -123,6 +133,7 @@ def _going(
         first, found = first_kept(place.files_at, place.spec.writers, location, num_rows, below)
         if first > 0:
             files.append(entry)
+            foreign_rows += num_rows if is_foreign(location) else 0
         if found is not None and 0 < first < num_rows:
             cut.append(CutFile(LakeSplit(location, entry.file.file_size, num_rows), found, first))
-    return _Going(tuple(files), tuple(cut))
+    return _Going(tuple(files), tuple(cut), foreign_rows)

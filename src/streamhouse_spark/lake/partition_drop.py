@@ -80,6 +80,11 @@ def first_kept(
     return found.runs.rows_below(below.get(found.bucket, 0)), found
 
 
+def is_foreign(location: str) -> bool:
+    """Whether a file is certainly another engine's: its rows have no offsets."""
+    return named_offsets(location) is None
+
+
 def rewritten(
     cut: CutFile,
     context: WriteContext,

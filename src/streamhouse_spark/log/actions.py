@@ -57,7 +57,8 @@ class Trim:
 class Truncate:
     """The table is empty: what lies below ``offsets``, the ends of all buckets before this action, is its no more.
 
-    Offsets go on from there. Segments are dropped, and lake snapshots that hold rows below count for nothing.
+    Where all rows are those of an adopted lake, which have no offsets, they are one more than these ends. Offsets go on
+    from there. Segments are dropped, and lake snapshots that hold rows below count for nothing.
     """
 
     offsets: Mapping[int, int]

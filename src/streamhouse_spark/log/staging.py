@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.column_defaults import same_defaults
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog, Committed, require_there
@@ -31,7 +31,7 @@ from streamhouse_spark.log.segment_writer import (
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
-from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, LakeFormat, TableProperties
+from streamhouse_spark.properties import LakeFormat, TableProperties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import can_be_read_as
 from streamhouse_spark.storage import Storage
@@ -205,33 +205,33 @@ def commit_staged(
         if not staged.segments and transaction is None:
             return emptying
         _require_fresh(state, staged, time_ms)
-        return (*emptying, _append_action(state, staged, time_ms))
+        return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
 
     committed = log.commit(plan, transaction=transaction)
     if committed.replay_of is not None:
         return BucketOffsets(committed.replay_of.offsets), committed
     before, after = committed.before, committed.state
-    written = {b: OffsetRange(before.buckets[b].end, log_.end) for b, log_ in after.buckets.items()}
+    written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
     return BucketOffsets({b: r for b, r in written.items() if r}), committed
 
 
 def truncating(state: TableState) -> tuple[Truncate, ...]:
     """What empties the table: nothing where no row was appended since it was created or last truncated.
 
-    Raises `InvalidOptionError` where all rows are those of an adopted lake: their offsets could not be told from those
-    of a table that was truncated.
+    Where all rows are those of an adopted lake, which have no offsets, each bucket leaves one offset out: so the
+    truncation can be told from none.
     """
-    adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
-    if adopts_rows and state.truncation is None and state.begins_at(state.ends):
-        raise InvalidOptionError(
-            f"{state.name} was made of a lake table and no row was appended since, so that it cannot be truncated "
-            "or overwritten yet; append a row first, or drop the table and delete the lake table's rows"
-        )
+    if state.has_adopted_rows_alone:
+        return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
     return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 
 
-def _append_action(state: TableState, staged: Staged, time_ms: int) -> Append:
-    ends = state.ends
+def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
+    """The ends of the buckets behind what `truncating` gave for the state."""
+    return dict(emptying[0].offsets) if emptying else state.ends
+
+
+def _append_action(ends: dict[int, int], state: TableState, staged: Staged, time_ms: int) -> Append:
     placed = []
     for piece in staged.segments:
         bucket = piece.segment.bucket

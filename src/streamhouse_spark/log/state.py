@@ -18,7 +18,7 @@ from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.transactions import Past, TransactionEntry
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
-from streamhouse_spark.properties import ADOPTED, parse_properties
+from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, parse_properties
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.values import parse_names
 
@@ -164,6 +164,12 @@ class TableState:
     def first_offset(self, bucket: int) -> int:
         """The bucket's first offset since the table was created or last truncated."""
         return self.first_offsets.get(bucket, 0)
+
+    @property
+    def has_adopted_rows_alone(self) -> bool:
+        """Whether all rows are those of the lake that the table was made of, and none was ever added or taken away."""
+        adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
+        return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
         """Whether rows from ``starts`` on are all rows of the table: false for what was before a truncation."""
@@ -352,7 +358,8 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
 
 
 def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
-    if offsets != state.ends:
+    skipped = {bucket: end + 1 for bucket, end in state.ends.items()} if state.has_adopted_rows_alone else state.ends
+    if offsets not in (state.ends, skipped):
         raise CorruptDataError(
             f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, it ends at "
             f"{state.ends}",
@@ -362,7 +369,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
     gone = tuple(state.kept_segments())
     emptied = replace(
         state,
-        buckets={bucket: BucketLog(log.end, log.end) for bucket, log in state.buckets.items()},
+        buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
         condemned=_with_condemned(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         snapshots={},
