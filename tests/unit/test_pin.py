@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamhouse_spark.errors import OffsetsTrimmedError
@@ -83,6 +85,22 @@ class TestAsOf:
         early = pin_as_of(state, moments[0] - 1)
         assert early.lake is None
         assert early.hot == {}
+
+    def test_a_time_before_the_table_is_an_error(self, table, clock):
+        made_ms = table.state.created_ms
+        with pytest.raises(OffsetsTrimmedError, match="the table was made later"):
+            pin_as_of(table.state, made_ms - 1)
+        assert pin_as_of(table.state, made_ms).hot == {}
+        moments = fill(table, clock)
+        with pytest.raises(OffsetsTrimmedError, match="the table was made later"):
+            table.to_arrow(as_of_timestamp_ms=made_ms - 1)
+        assert table.to_arrow(as_of_timestamp_ms=moments[0]).num_rows == 10
+
+    def test_a_clock_that_was_ahead_when_it_was_made_is_corrected(self, table, clock):
+        moments = fill(table, clock)
+        state = replace(table.state, created_ms=moments[3] + 3_600_000)
+        assert sum(len(offsets) for offsets in pin_as_of(state, moments[1]).hot.values()) == 20
+        assert pin_as_of(replace(state, buckets={}), moments[3]).hot == {}
 
     def test_trimming_leaves_what_snapshots_reach(self, table, clock):
         moments = fill(table, clock)
