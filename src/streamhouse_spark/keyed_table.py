@@ -150,6 +150,9 @@ class KeyedTable:
         self._lock = new_lock()
         self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyedTable, (self._table,)
+
     @cached_property
     def lookup(self) -> Lookup:
         from streamhouse_spark.keyed_lookup import Lookup
