@@ -190,8 +190,9 @@ class Table(AlterableTable):
     def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Delete the rows with these keys; keys without a row change nothing.
 
-        ``keys`` are rows with the columns of the primary key, or for a key of one column its values. What deletions do
-        is said by ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
+        ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
+        column a list of values; one key will do without a list. What deletions do is said by
+        ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
         ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are returned.
         """
         return self.keyed.delete(keys, transaction=transaction)
