@@ -7,11 +7,14 @@ SHELL := /bin/sh
 VENV := .venv
 VENV_SPARK41 := .venv-spark41
 VENV_SPARK42 := .venv-spark42
+VENV_NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
 SEEDS ?= 1000
+NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_reads.py catalog_writes.py keyed.py \
+  stream_read.py stream_write.py tiering.py types.py)
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
@@ -62,9 +65,9 @@ power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system 
 	cd tests && ../$(BIN)/python -m soak power --cycles $(POWER_CUTS)
 
 .PHONY: matrix
-matrix: java matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3 ## Spark tests on PySpark 4.1, 4.2, Connect, two executors; the contract on S3
+matrix: java matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3 matrix-newest ## Spark tests on PySpark 4.1, 4.2, Connect, two executors; the contract on S3; newest libraries
 
-.PHONY: matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3
+.PHONY: matrix-spark41 matrix-spark42 matrix-connect matrix-cluster matrix-s3 matrix-newest
 matrix-spark41: $(VENV_SPARK41)/dev.stamp
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest -m spark41 $(ARGS)
 
@@ -80,6 +83,12 @@ matrix-cluster: $(VENV)/dev.stamp
 matrix-s3: $(VENV)/dev.stamp
 	STREAMHOUSE_TEST_CONTRACT=s3 $(BIN)/python -m pytest tests/contract $(ARGS)
 
+# Newest pyarrow, numpy and pyiceberg, as whoever leaves Paimon out gets them, on the newest Python there is.
+# Tests that need Paimon are skipped there, and counted as such.
+matrix-newest: java $(VENV_NEWEST)/newest.stamp
+	STREAMHOUSE_TEST_WITHOUT_PAIMON=1 PYSPARK_PYTHON=$(CURDIR)/$(VENV_NEWEST)/bin/python \
+	  $(VENV_NEWEST)/bin/python -m pytest tests/unit tests/contract $(NEWEST_SPARK) $(ARGS)
+
 .PHONY: interop
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
@@ -90,7 +99,7 @@ catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -125,9 +134,15 @@ $(VENV_SPARK41)/interop.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPAR
 pin_spark = grep -v '^pyspark==' constraints.txt > $(1)/constraints.txt; \
 	echo "pyspark==$(if $(findstring 41,$(1)),4.1,4.2).*" >> $(1)/constraints.txt
 
-# 1: environment, 2: extra, 3: constraints
-install = echo 'installing streamhouse-spark[$(2)] into $(1) (a few minutes the first time)'; \
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(or $(3),constraints.txt) -e '.[$(2)]'
+$(VENV_NEWEST)/newest.stamp: $(PROJECT) | $(VENV_NEWEST)/bin/python
+	@grep -E '^(pytest|uv)' constraints.txt > $(VENV_NEWEST)/constraints.txt
+	@$(call install,$(VENV_NEWEST),newest,$(VENV_NEWEST)/constraints.txt)
+	@touch $@
+
+# 1: environment, 2: extra, 3: constraints. pip brings uv, which installs the rest in a fraction of pip's time.
+install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute or two the first time)'; \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(or $(3),constraints.txt) uv; \
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(or $(3),constraints.txt) -e '.[$(2)]'
 
 %/bin/python:
 	@python=$$($(find_python)); \
@@ -141,7 +156,7 @@ install = echo 'installing streamhouse-spark[$(2)] into $(1) (a few minutes the 
 	echo "making $* with $$python"; "$$python" -m venv $*
 
 # A name on the PATH may be a shim of a version that is not there, and Debian's python3 may lack venv: try each.
-find_python = for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+find_python = for name in $(PYTHON) $(if $(findstring newest,$*),python3.13) python3.11 python3.12 python3.13 python3; do \
 	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
 	  then command -v "$$name"; break; fi; \
 	done

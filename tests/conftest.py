@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 if "STREAMHOUSE_CACHE_DIR" not in os.environ:
     os.environ["STREAMHOUSE_CACHE_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-")
     atexit.register(shutil.rmtree, os.environ["STREAMHOUSE_CACHE_DIR"], ignore_errors=True)
+WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
+NO_PAIMON = "needs the extra paimon, which is left out"
 # How long an example takes says how busy the machine is, no more.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
@@ -37,6 +40,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             name = item.path.name
             of_catalog = "test_catalog" in name and "dml" not in name
             item.add_marker(pytest.mark.xdist_group("catalog" if of_catalog else "spark"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Where Paimon is left out by intention, modules that import it are skipped, and counted."""
+    report = yield
+    if report.failed and WITHOUT_PAIMON and _lacks_paimon(str(report.longrepr)):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, NO_PAIMON)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The same of tests that find it missing while they run."""
+    report = yield
+    if report.failed and WITHOUT_PAIMON and call.excinfo is not None and _lacks_paimon(str(report.longrepr)):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1], NO_PAIMON)
+    return report
+
+
+def _lacks_paimon(text: str) -> bool:
+    return "No module named 'pypaimon" in text or "streamhouse-spark[paimon]" in text
 
 
 @pytest.fixture(scope="session")

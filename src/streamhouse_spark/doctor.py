@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -111,7 +111,9 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
     java, release = find_java(os.environ), os_release()
     installed = installed_versions()
     findings = [check_python(sys.version_info[:2]), check_java(java, platform.system(), release)]
-    findings += [check_distribution(name, installed.get(name), required) for name, required in requirements().items()]
+    findings += [
+        check_distribution(name, installed.get(name), required) for name, required in requirements(installed).items()
+    ]
     if installed.get("pyspark"):
         findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
     findings += [check_key_cache(), *check_warehouse(warehouse, settings, World())]
@@ -183,7 +185,7 @@ def check_key_cache() -> Finding:
         return judge_key_cache(find_key_cache())
     except StreamhouseError as error:
         return Finding(_KEY_CACHE, "fail", str(error), _IN_MESSAGE)
-    except (OSError, RuntimeError) as error:  # no home folder, or one that may not be looked into
+    except OSError as error:  # a home folder that may not be looked into
         return Finding(_KEY_CACHE, "fail", str(error), _OTHER_CACHE)
 
 
@@ -331,16 +333,30 @@ def os_release() -> dict[str, str]:
         return {}
 
 
-def requirements() -> dict[str, str]:
-    """Distribution → version range, from this package's own metadata."""
+def requirements(installed: Mapping[str, str]) -> dict[str, str]:
+    """Distribution → version range, from this package's own metadata.
+
+    An extra says how it is to be had, and what it asks of others (Paimon: an older pyarrow) counts where it is there.
+    """
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return {}
-    wanted = ("numpy", "pyarrow", *_EXTRAS)
-    parsed = (re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?([^;()]*)", line) for line in lines)
-    found = {match[1].lower(): match[2].strip() for match in parsed if match}
-    return {name: found[name] for name in wanted if name in found}
+    return ranges(lines, installed)
+
+
+def ranges(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
+    """As `requirements`, of these lines of metadata."""
+    there = {extra for name, extra in _EXTRAS.items() if name in installed}
+    clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
+    for line in lines:
+        match = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?([^;()]*)", line)
+        if match is None or (name := match[1].lower()) not in clauses:
+            continue
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
+        if extra is None or extra[1] == _EXTRAS.get(name) or extra[1] in there:
+            clauses[name] += [clause.strip() for clause in match[2].split(",")]
+    return {name: ",".join(dict.fromkeys(found)) for name, found in clauses.items() if found}
 
 
 def installed_versions() -> dict[str, str]:

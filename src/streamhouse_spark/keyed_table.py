@@ -6,8 +6,10 @@ is missing there is read from the log before it is used, and losing them loses n
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +151,9 @@ class KeyedTable:
         self._table = table
         self._lock = new_lock()
         self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyedTable, (self._table,)
 
     @cached_property
     def lookup(self) -> Lookup:
@@ -352,13 +357,39 @@ def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
 
 
 def as_keys(keys: Any, shape: KeyedShape) -> Any:
-    """Keys as rows: values alone will do for a key of one column."""
+    """Keys as rows. A list holds mappings or tuples of the key's values, and for a key of one column values alone.
+
+    One key will do without a list: a mapping, a value, or for a key of several columns a tuple. Raises
+    `SchemaMismatchError` where a key has not the columns of the primary key.
+    """
     names = shape.key_schema.names
     if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
         return pa.table({names[0]: keys})
-    if isinstance(keys, list | tuple) and len(names) == 1 and not any(isinstance(key, Mapping) for key in keys):
-        return [{names[0]: key} for key in keys]
-    return keys
+    if isinstance(keys, str | bytes | int | float | Decimal | dt.date | dt.time | np.generic) or _is_one_row(keys):
+        keys = [keys]
+    elif isinstance(keys, tuple):
+        is_one_key = len(names) > 1 and not any(isinstance(key, Mapping | tuple | list) for key in keys)
+        keys = [keys] if is_one_key else list(keys)
+    return [_as_row(key, names, shape.name) for key in keys] if isinstance(keys, list) else keys
+
+
+def _is_one_row(keys: Any) -> bool:
+    """A mapping of values. One of columns is a frame to those who make it, and is not taken for a row."""
+    return isinstance(keys, Mapping) and not any(
+        isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
+    )
+
+
+def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
+    if isinstance(key, Mapping):
+        return key
+    values = tuple(key) if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise SchemaMismatchError(
+            f"a key of {table} is {key!r}, expected the values of ({', '.join(names)}), as a tuple in this order or as "
+            "a mapping"
+        )
+    return dict(zip(names, values, strict=True))
 
 
 def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:

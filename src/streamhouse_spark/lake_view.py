@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakePlan, LakeSnapshot, LakeTable
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
@@ -60,7 +61,15 @@ class LakeView:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._lake = open_lake(table)
+        _ = self._lake  # a table without a lake is an error at once
+
+    def __getstate__(self) -> dict[str, Table]:
+        """It travels as its table does; the lake is opened on the other side, when it is first used."""
+        return {"_table": self._table}
+
+    @cached_property
+    def _lake(self) -> LakeTable:
+        return open_lake(self._table)
 
     def newest(self) -> LakeSnapshot | None:
         """The newest snapshot and the offsets that it holds."""

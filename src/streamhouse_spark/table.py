@@ -61,6 +61,14 @@ class Table(AlterableTable):
         self._world = world
         self._staging = TableStaging(self)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A table travels as its place, name, uuid and settings (which may hold credentials); nothing that was read.
+
+        On the other side it has a clock and identities of its own, and is read when it is first used. A table that
+        was dropped meanwhile is an error there, also where another one has its name.
+        """
+        return _reopened, (self._storage, dict(self._settings), str(self._path), self.uuid)
+
     # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
@@ -182,8 +190,9 @@ class Table(AlterableTable):
     def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Delete the rows with these keys; keys without a row change nothing.
 
-        ``keys`` are rows with the columns of the primary key, or for a key of one column its values. What deletions do
-        is said by ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
+        ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
+        column a list of values; one key will do without a list. What deletions do is said by
+        ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
         ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are returned.
         """
         return self.keyed.delete(keys, transaction=transaction)
@@ -454,6 +463,11 @@ class Table(AlterableTable):
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)
+
+
+def _reopened(storage: Storage, settings: Mapping[str, str], name: str, uuid: str) -> Table:
+    world = World()
+    return Table(storage, settings, parse_table_name(name).path, CommitLog(storage, uuid, world), world)
 
 
 def _properties_of(state: TableState) -> TableProperties:

@@ -92,6 +92,10 @@ class Warehouse:
     def __repr__(self) -> str:
         return f"Warehouse({self.url!r})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A warehouse travels as its place and settings, which may hold credentials."""
+        return _reopened, (self._storage, dict(self._settings))
+
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
@@ -451,6 +455,10 @@ class Warehouse:
         near = nearest(str(path), known)
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
+
+
+def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
+    return Warehouse(storage.url, settings, storage=storage)
 
 
 def _text(value: object) -> str:

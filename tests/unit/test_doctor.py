@@ -108,11 +108,34 @@ def test_version_ranges(version, required, inside):
 
 
 def test_the_ranges_are_those_of_the_installed_package():
-    required = doctor.requirements()
+    installed = doctor.installed_versions()
+    required = doctor.requirements(installed)
     assert set(required) == {"numpy", "pyarrow", "pyspark", "pandas", "pyiceberg", "pypaimon", "s3fs"}
-    assert "!=19.0.0" in required["pyarrow"]
-    for name, version in doctor.installed_versions().items():
+    assert ("!=19.0.0" in required["pyarrow"]) == ("pypaimon" in installed)
+    for name, version in installed.items():
         assert doctor.check_distribution(name, version, required[name]).level == "ok"
+
+
+def test_what_paimon_asks_of_pyarrow_counts_where_paimon_is():
+    lines = [
+        "numpy>=1.26",
+        "pyarrow>=18",
+        "pyspark<4.4,>=4.1; extra == 'spark'",
+        "pyspark[connect]<4.4,>=4.1; extra == 'dev'",
+        "pypaimon<2.2,>=2.1; extra == 'paimon'",
+        "pyarrow!=19.0.0,<20,>=18; extra == 'paimon'",
+    ]
+    without = doctor.ranges(lines, {"pyarrow": "26.0.1", "pyspark": "4.3.0"})
+    beside = doctor.ranges(lines, {"pyarrow": "26.0.1", "pypaimon": "2.1.0"})
+    assert without == {
+        "numpy": ">=1.26",
+        "pyarrow": ">=18",
+        "pyspark": "<4.4,>=4.1",
+        "pypaimon": "<2.2,>=2.1",
+    }
+    assert doctor.check_distribution("pyarrow", "26.0.1", without["pyarrow"]).level == "ok"
+    assert doctor.check_distribution("pyarrow", "26.0.1", beside["pyarrow"]).level == "fail"
+    assert doctor.check_distribution("pyarrow", "19.0.1", beside["pyarrow"]).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +223,7 @@ def test_a_key_cache_without_a_place(own_cache, monkeypatch):
     monkeypatch.setattr(Path, "home", no_home)
     finding = doctor.check_key_cache()
     assert finding.level == "fail"
-    assert "STREAMHOUSE_CACHE_DIR" in finding.remedy
+    assert "STREAMHOUSE_CACHE_DIR" in finding.found
 
 
 def no_home() -> Path:

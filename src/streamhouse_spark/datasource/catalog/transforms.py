@@ -8,7 +8,7 @@ from typing import Any
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.properties import parse_properties
+from streamhouse_spark.properties import BUCKET_COUNT_MAX, parse_properties
 from streamhouse_spark.values import join_names
 
 
@@ -33,6 +33,7 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
                 raise InvalidOptionError(
                     f"PARTITIONED BY {_shown(transform)}: expected a number and a column, as in bucket(4, id)"
                 )
+            _check_count(transform)
             properties = {
                 "bucket.num": str(transform["arguments"][0]),
                 "bucket.key": join_names([_column(transform, i) for i in range(len(transform["columns"]))]),
@@ -45,6 +46,14 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
                 "days or months add a column that holds them, and partition by it"
             )
     return Partitioning(tuple(columns), properties or None)
+
+
+def _check_count(transform: Mapping[str, Any]) -> None:
+    count = transform["arguments"][0]
+    if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
+        raise InvalidOptionError(
+            f"PARTITIONED BY {_shown(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
+        )
 
 
 def _column(transform: Mapping[str, Any], place: int = 0) -> str:
