@@ -10,7 +10,7 @@ import pytest
 
 from faults.scenarios import tier
 from streamhouse_spark import keyed_intents
-from streamhouse_spark.keyed_intents import IntentWrite
+from streamhouse_spark.keyed_intents import BucketIntents, IntentWrite
 from streamhouse_spark.table import Table
 
 NAME = "sales.pairs"
@@ -96,7 +96,7 @@ def test_intents_of_several_processes(table):
     def intents(schema):
         rows = pa.table({"a": [1], "b": [2]})
         arrays = [rows[c.name] if c.name in rows.column_names else pa.nulls(1, c.type) for c in schema.columns]
-        return pa.table(arrays, names=list(schema.names)), np.array([True])
+        return BucketIntents(pa.table(arrays, names=list(schema.names)), np.array([True]))
 
     write = IntentWrite()
     prepared = keyed_intents.prepare(table, write, {0: intents})
