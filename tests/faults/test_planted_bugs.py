@@ -12,7 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from faults import histories, row_level_plants
+from faults import histories, row_level_plants, statement_plants
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
@@ -393,6 +393,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
     **MOVED_FINDERS,
     **row_level_plants.FINDERS,
+    **statement_plants.FINDERS,
     "lake_rows_are_read_by_the_newest_columns": a_read_while_columns_swap_their_names,
     "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
     "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
@@ -428,6 +429,7 @@ def test_the_bug_is_found(name):
         "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
         *MOVED_FINDERS,
+        *statement_plants.FINDERS,
         "lake_rows_are_read_by_the_newest_columns",
         "keys_are_matched_by_their_places",
         "expiry_does_not_look_for_new_tags",

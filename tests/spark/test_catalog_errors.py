@@ -82,7 +82,7 @@ class TestStatements:
     @pytest.mark.parametrize(
         ("clause", "says"),
         [
-            ("ADD CONSTRAINT c CHECK (n > 0)", "add constraint"),
+            ("ADD CONSTRAINT c CHECK (n >= 0)", "add constraint"),
             ("ADD CONSTRAINT k PRIMARY KEY (n)", "its primary key, which CREATE TABLE says"),
             ("DROP CONSTRAINT c", "drop constraint c"),
             ("REPLACE COLUMNS (id BIGINT, other STRING)", "REPLACE COLUMNS would drop every column"),
