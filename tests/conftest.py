@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.s3_server import S3Server, running_s3_server
+from streamhouse_spark.datasource.kept_tails import kept_tails
 from streamhouse_spark.kv.tablets import close_tablets
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
@@ -51,6 +52,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "cache"))
     yield tmp_path / "cache"
     close_tablets()
+    kept_tails.clear()
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ class _Entry:
 class KeptTails:
     """The least recently used goes first. Safe for use by several threads: one works out, the others wait for it.
 
-    Keys name the segments that the changes lie in, which never change: a range of offsets alone holds others once a
-    table was restored from a backup. So nothing that is kept can be out of date. What fails is tried again by the next
+    A range of offsets holds the same changes for ever in one history of a table, which keys name, because one that was
+    restored may hold others there. So nothing that is kept can be out of date. What fails is tried again by the next
     who asks.
     """
 

@@ -18,7 +18,7 @@ def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, O
     No statistics leave out changes: a newer row that nobody asked for still takes the place of an older one.
     """
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in hot.items())
-    return KeyedColumns(with_key(state, columns), state.primary_key, tails)
+    return KeyedColumns(with_key(state, columns), state.primary_key, tails, state.attempt)
 
 
 def keyed_pieces(

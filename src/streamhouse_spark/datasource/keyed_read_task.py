@@ -13,7 +13,6 @@ from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.split_read import read_split as read_lake_split
 from streamhouse_spark.log.scan import LogSplit, read_split
-from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.table import Table
 from streamhouse_spark.union_read import read_tail, without
 
@@ -49,11 +48,6 @@ def _lake_batches(table: Table, plan: ReadPlan, split: LakeSplit) -> Iterator[pa
     return read_lake_split(lake_files(table.storage, table.settings, split.location), split, plan.projection)
 
 
-def _identity(segment: Segment) -> tuple[object, ...]:
-    """Tells the segment from others at its offsets: of a table that was restored they hold other changes."""
-    return segment.uuid, segment.commit, segment.inline, segment.first_time_ms, segment.last_time_ms
-
-
 class _Tails:
     """The changes of buckets, each read once while its pieces follow each other, and once for several tasks."""
 
@@ -70,10 +64,12 @@ class _Tails:
         return self._last[1]
 
     def _collapsed(self, splits: Sequence[LogSplit]) -> Tail:
-        table, schema = self._table, self._keyed.schema
-        ranges = tuple((s.table_uuid, s.bucket, s.offsets, tuple(map(_identity, s.segments))) for s in splits)
+        table, schema, history = self._table, self._keyed.schema, self._keyed.history
+        if history is None:
+            return read_tail(table, splits, schema, self._places)
+        ranges = tuple((split.table_uuid, split.bucket, split.offsets) for split in splits)
         columns = tuple((column.id, column.name, str(column.type)) for column in schema.columns)
         return kept_tails.get(
-            (table.storage.url, ranges, columns, tuple(self._places)),
+            (table.storage.url, history, ranges, columns, tuple(self._places)),
             lambda: read_tail(table, splits, schema, self._places),
         )

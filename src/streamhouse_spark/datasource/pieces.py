@@ -174,6 +174,9 @@ class KeyedColumns:
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
     """The changes that the lake snapshot does not hold, of each bucket that has some."""
+    history: str | None = None
+    """The newest record that they are from, by its attempt: offsets of a table that was restored may hold other rows.
+    None where it is not known."""
 
     def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
         """Without the changes that these pieces do not need."""
@@ -183,12 +186,12 @@ class KeyedColumns:
 
     def to_json(self) -> dict[str, Any]:
         tails = [tail.to_json() for tail in self.tails]
-        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails}
+        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails, "history": self.history}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KeyedColumns:
         tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
-        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails)
+        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails, data["history"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -121,6 +123,19 @@ def test_tasks_of_many_processes_read_at_most_as_many_changes_as_older_rows(quer
     for task in partitions(plan, 100):
         read += sum(changes[bucket] for bucket in {piece.bucket for piece in task.plan().pieces})
     assert read <= older + sum(changes.values())
+
+
+@pytest.mark.parametrize("history", [None, "another"])
+def test_another_history_of_the_same_offsets_is_worked_out_anew(query, sorted_rows, history):
+    """A table that was restored has other rows there. Where the history is not known, nothing is shared."""
+    few_changes(query)
+    plan = plan_union(query.table, ["id", "n"])
+    assert plan.keyed.history == query.table.state.attempt
+    first = partitions(plan, 1)[0].plan()
+    sorted_rows.clear()
+    for found in (plan.keyed.history, history, history):
+        list(read_plan(Opened(query.warehouse), replace(first, keyed=replace(first.keyed, history=found)), ()))
+    assert len(sorted_rows) == len(first.keyed.tails) * (3 if history is None else 2)
 
 
 def keyed(bucket: int, size_bytes: int, *, of_changes: bool = False) -> KeyedPiece:
