@@ -30,6 +30,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake import iceberg_maintain, tiering
+from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -259,13 +260,13 @@ def a_checkpoint_that_was_stored_wrong() -> None:
 
 
 def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
-    """Days of writing and cleaning, then one flipped bit."""
-    with il.small_limits():
+    """Days of writing and cleaning, with a checkpoint a day, then one flipped bit."""
+    with il.small_limits(), mock.patch.object(commit_log, "CHECKPOINT_INTERVAL", 1000):
         run = Run()
         run.create()
         for _ in range(4):
-            run.append()
-            run.append()
+            for _ in range(4):
+                run.append()
             run.observe()
             run.open().maintain()
             run.clock.advance(25 * sc.HOUR_MS)
@@ -273,6 +274,7 @@ def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
     key = checkpoint_key(uuid, list_checkpoints(run.memory, uuid)[-1])
     whole = run.memory.read(key)
     run.memory.put(key, whole[:-1] + bytes([whole[-1] ^ 1]))
+    run.start_process(run.memory)
     assert run.open().to_arrow().num_rows
     run.memory.put(key, whole)
     run.check()
