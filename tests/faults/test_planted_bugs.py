@@ -30,6 +30,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake import iceberg_maintain, tiering
+from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -62,6 +63,20 @@ def an_append_whose_outcome_stays_unknown() -> None:
     run.append()
     run.check()
     assert told_unknown
+
+
+def a_checkpoint_that_cannot_be_stored() -> None:
+    base = Run()
+    base.create()
+    run = base.copy()
+
+    def plan(_number: int, method: str, key: str) -> Fault | None:
+        return Fault.ERROR_BEFORE if method == "put_if_absent" and "/checkpoints/" in key else None
+
+    run.start_process(FaultyStorage(run.memory, plan))
+    for _ in range(commit_log.CHECKPOINT_INTERVAL + 1):
+        run.append()
+    run.check()
 
 
 def an_old_transaction_sent_again() -> None:
@@ -391,6 +406,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
+    "work_behind_a_commit_fails_the_call": a_checkpoint_that_cannot_be_stored,
     **MOVED_FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
