@@ -585,3 +585,13 @@ def times_of_lake_snapshots_are_believed() -> Iterator[None]:
 
     with patched((iceberg_maintain, "aged_ms", as_they_stand)):
         yield
+
+
+@plant
+def work_behind_a_commit_fails_the_call() -> Iterator[None]:
+    @contextmanager
+    def nothing_is_caught(*_: Any) -> Iterator[None]:
+        yield
+
+    with patched((commit_log, "after_commit", nothing_is_caught)):
+        yield

@@ -65,6 +65,20 @@ def an_append_whose_outcome_stays_unknown() -> None:
     assert told_unknown
 
 
+def a_checkpoint_that_cannot_be_stored() -> None:
+    base = Run()
+    base.create()
+    run = base.copy()
+
+    def plan(_number: int, method: str, key: str) -> Fault | None:
+        return Fault.ERROR_BEFORE if method == "put_if_absent" and "/checkpoints/" in key else None
+
+    run.start_process(FaultyStorage(run.memory, plan))
+    for _ in range(commit_log.CHECKPOINT_INTERVAL + 1):
+        run.append()
+    run.check()
+
+
 def an_old_transaction_sent_again() -> None:
     run = Run()
     run.create()
@@ -393,6 +407,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "checkpoints_count_unread": a_checkpoint_that_was_stored_wrong,
     "one_checkpoint_is_enough_for_a_floor": the_newest_checkpoint_is_damaged_after_a_floor,
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
+    "work_behind_a_commit_fails_the_call": a_checkpoint_that_cannot_be_stored,
     **MOVED_FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
