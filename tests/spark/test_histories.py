@@ -113,17 +113,19 @@ def test_real_time_streams_are_refused(spark, wh, checkpoint, path, by_key):
     name = f"h.real_time_{path}_{by_key}"
     target = wh.create_table(name, "id BIGINT NOT NULL", **({"primary_key": ["id"]} if by_key else {}))
     spark.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", "false")
+    spark.conf.set("spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled", "false")
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     )
     try:
-        writer = made.toDF().selectExpr("value AS id").toDF().writeStream()
+        writer = made.toDF().withColumnRenamed("value", "id").writeStream()
         writer = writer.outputMode("update").option("checkpointLocation", checkpoint).trigger(trigger)
         start = writer.format("streamhouse").option("warehouse", wh.url).start if path == "plain" else writer.toTable
         with pytest.raises(Exception, match=r"real-time trigger|does not support Update mode"):
             start(name if path == "plain" else f"streamhouse.{name}").awaitTermination(60_000)
     finally:
         spark.conf.unset("spark.sql.streaming.realTimeMode.allowlistCheck")
+        spark.conf.unset("spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled")
         spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
     assert ids(target) == []
