@@ -47,7 +47,12 @@ OPTIONS: Final = (
     Option("endingOffsets", ("read",), 'latest (the default), or JSON {"<bucket>": offset}, exclusive, -1 latest'),
     Option("endingTimestamp", ("read",), "rows committed before this moment; overrides endingOffsets"),
     Option("maxOffsetsPerTrigger", ("readStream",), "rows per micro-batch, over all buckets, at most"),
-    Option("maxBytesPerTrigger", ("readStream",), "stored bytes per micro-batch, at most, such as 64mb"),
+    Option(
+        "maxBytesPerTrigger",
+        ("readStream",),
+        "bytes of rows in memory per micro-batch, about, such as 64mb; a batch takes 1,000 rows or 1 MiB at least, "
+        "whichever is less, and no less than a row",
+    ),
     Option(
         "onDifferentHistory",
         ("readStream",),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.schema import TableSchema
 
@@ -353,7 +354,10 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "kv":
             return snapshot_from_json(data, payload)
         case unknown:
-            raise ValueError(f"unknown action {unknown!r}")
+            raise FormatVersionError(
+                f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
+                "streamhouse-spark"
+            )
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:
