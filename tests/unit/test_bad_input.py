@@ -425,7 +425,7 @@ attempt(lambda: table.maintain(dry_run=True))
 """,
             uid=uid,
         )
-    assert [kind for kind, _ in found] == ["StorageError"] * 7 + ["done"]
+    assert [kind for kind, _ in found] == ["StorageRefusedError"] * 7 + ["done"]
     for _, text in found[:-1]:
         assert "permission denied: run as the warehouse's owner or grant this user write access" in text
     assert tree(open_root) == before
@@ -437,14 +437,14 @@ def test_a_directory_that_may_not_be_read(open_root):
     Warehouse(str(open_root)).create_table("sales.orders", DDL)
     open_root.chmod(0o700)
     found = child(open_root, 'attempt(wh.tables); attempt(lambda: wh.create_table("t", "a INT"))', uid=NOBODY)
-    assert [kind for kind, _ in found] == ["StorageError"] * 2
+    assert [kind for kind, _ in found] == ["StorageRefusedError"] * 2
     assert all("permission denied" in text for _, text in found)
 
 
 @needs_root
 def test_a_parent_that_may_not_be_written(open_root):
     found = child(open_root, 'attempt(lambda: wh.create_table("t", "a INT"))', uid=NOBODY)
-    assert [kind for kind, _ in found] == ["StorageError"]
+    assert [kind for kind, _ in found] == ["StorageRefusedError"]
     assert "permission denied" in found[0][1]
     assert not open_root.exists()
 

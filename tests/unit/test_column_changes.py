@@ -159,7 +159,7 @@ class TestRefusals:
         table = wh.create_table("sales.p", "a int, b int", buckets=2, properties=properties)
         with pytest.raises(InvalidOptionError, match="'a' cannot be made bigint: it is the bucket key, rows lie by it"):
             table.widen_column("a", "bigint")
-        with pytest.raises(SchemaMismatchError, match="'_KEY_b' is Paimon's own"):
+        with pytest.raises(SchemaMismatchError, match="'_KEY_b' is reserved for a column of Paimon's own"):
             table.rename_column("b", "_KEY_b")
         assert table.refresh().schema_id == 1
         table.alter(rename_columns={"a": "c"}, widen_columns={"b": "bigint"})

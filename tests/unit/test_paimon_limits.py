@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import lake_location
 from streamhouse_spark.properties import parse_properties
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema import Column, TableSchema
 
 SCHEMA = TableSchema.of(
     "id bigint, day date, price double, at timestamp, name string, ok boolean, large decimal(20,2), "
@@ -70,7 +71,8 @@ def test_a_primary_key_of_partition_columns_alone():
 
 @pytest.mark.parametrize("name", ["_KEY_id", "_value_kind", "_SEQUENCE_NUMBER", "rowkind"])
 def test_names_that_are_paimons_own(name):
-    schema = TableSchema.of(f"id bigint, {name} int")
+    """Of a table from before they were reserved everywhere."""
+    schema = TableSchema((Column(1, "id", pa.int64()), Column(2, name, pa.int32())))
     with pytest.raises(SchemaMismatchError, match=f"'{name}' is Paimon's own"):
         parse_properties(PAIMON, schema)
     parse_properties({}, schema)

@@ -79,7 +79,7 @@ class LakeContract:
             lambda: lake.snapshot_by_name("main"),
             lambda: lake.snapshot_as_of(0),
         ):
-            with pytest.raises(SnapshotExpiredError, match="no lake table yet"):
+            with pytest.raises(SnapshotExpiredError, match="no lake table"):
                 use()
         with pytest.raises(LakeMismatchError, match="has no lake table"):
             lake.write_context()

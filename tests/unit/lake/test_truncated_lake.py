@@ -185,7 +185,7 @@ class TestRaces:
                 other.overwrite(_rows(50))
                 _tier(other)
 
-        with mock.patch.object(TieringJob, "_require_not_truncated_since"):  # as if it slept right behind this look
+        with mock.patch.object(TieringJob, "_require_lake_of"):  # as if it slept right behind this look
             report = _tier(table, truncated_and_tiered)
         assert report.conflicts == 1
         assert _ids(table) == [50, 51]
@@ -201,7 +201,7 @@ class TestRaces:
             return local(tasks)
 
         with (
-            mock.patch.object(TieringJob, "_require_not_truncated_since"),
+            mock.patch.object(TieringJob, "_require_lake_of"),
             mock.patch.object(TieringJob, "_record"),
         ):
             job._round(table.refresh(), table.state.ends, run, [])

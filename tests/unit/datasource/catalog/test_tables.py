@@ -70,7 +70,8 @@ def test_status_facts_follow_log_and_lake(catalog):
     assert (shown["status.buckets"], shown["status.lake.lag-rows"]) == ("2", "0")
     assert (shown["status.lake.format"], "/lake/sales/orders" in shown["status.lake.location"]) == ("iceberg", True)
     table.alter_properties({"table.datalake.enabled": "false"})
-    assert not [name for name in properties_of(table) if name.startswith("status.lake")]
+    shown = properties_of(table)
+    assert json.loads(shown["status.lake.offsets"]) == ends, "what the lake holds is read all the same"
 
 
 def test_what_is_shown_creates_the_same_table(catalog):
@@ -107,7 +108,7 @@ def test_the_same_bucket_may_be_said_twice_but_not_two_buckets(catalog):
         ({"partitioning": [{"transform": "days", "columns": [["dt"]], "arguments": []}]}, InvalidOptionError, "days"),
         ({"partitioning": [bucket(4, "id", "dt")]}, InvalidOptionError, "one column"),
         ({"partitioning": [bucket(4, "id"), bucket(2, "dt")]}, InvalidOptionError, "one bucket key"),
-        ({"partitioning": [bucket(0, "id")]}, InvalidOptionError, "bucket.num"),
+        ({"partitioning": [bucket(0, "id")]}, InvalidOptionError, r"bucket\(0, id\): found 0 buckets"),
         ({"partitioning": [{**identity("x"), "columns": [["s", "a"]]}]}, InvalidOptionError, "inside a struct"),
         ({"partitioning": [identity("nope")]}, SchemaMismatchError, "no column 'nope'"),
         ({"schema": "a int, A int"}, SchemaMismatchError, "same name"),
