@@ -143,3 +143,15 @@ def with_floor(damaged: Damaged) -> None:
 
 def rows_of_one_column(storage: Storage) -> pa.Table:
     return Warehouse(storage.url, storage=storage).table(NAME).to_arrow(columns=["id"])
+
+
+def tail_start(parquet: bytes) -> int:
+    """Where the page index of a lake file begins, or its footer where it has none, as its seal says."""
+    return int(parquet[parquet.rfind(b"streamhouse.footer-xxh3") :][59:79])
+
+
+def flips_of_tail(parquet: bytes) -> Iterator[tuple[str, bytes]]:
+    """Every single bit of page index and footer."""
+    for at in range(tail_start(parquet), len(parquet)):
+        for bit in range(8):
+            yield f"byte {at} bit {bit}", parquet[:at] + bytes([parquet[at] ^ (1 << bit)]) + parquet[at + 1 :]

@@ -12,11 +12,13 @@ from streamhouse_spark import keyed_table, pin, union_read
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import tablet_history
 from streamhouse_spark.lake import (
+    footer_seal,
     iceberg_maintain,
     iceberg_round,
     iceberg_snapshot,
     paimon_commit,
     paimon_maintain,
+    parquet_read,
     tiering,
 )
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
@@ -584,6 +586,21 @@ def times_of_lake_snapshots_are_believed() -> Iterator[None]:
         return [max(own[: place + 1]) for place in range(len(own))]
 
     with patched((iceberg_maintain, "aged_ms", as_they_stand)):
+        yield
+
+
+@plant
+def a_footer_whose_checksum_is_damaged_has_none() -> Iterator[None]:
+    with patched((footer_seal, "_FRONT", b"\0 never there"), (footer_seal, "_BACK", b"\0 never there")):
+        yield
+
+
+@plant
+def page_indexes_are_not_checked() -> Iterator[None]:
+    def checked(source: Any, location: str) -> bool:
+        return footer_seal.checked_footer(source, location) is not None
+
+    with patched((parquet_read, "is_whole", checked)):
         yield
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from corruption import damage
 from faults import histories, row_level_plants, statement_plants
 from faults import interleave as il
 from faults import scenarios as sc
@@ -24,18 +25,22 @@ from streamhouse_spark import union_read
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
+    CorruptDataError,
     StorageError,
     StreamhouseError,
     TableNotFoundError,
 )
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake import iceberg_maintain, tiering
+from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.parquet_read import has_whole_footer
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.storage_memory import MemoryStorage
 
 
 def sweeping(scenario: type[sc.Scenario], *kinds: str, method: str = "put_if_absent") -> Callable[[], object]:
@@ -306,6 +311,20 @@ def a_table_beside_a_damaged_one() -> None:
     assert run.warehouse.drop_table("sales.whole")
 
 
+def flipped_bits_of_a_lake_file() -> None:
+    damaged = damage.Damaged(MemoryStorage())
+    damage.tiered_table(damaged)
+    (key,) = damaged.keys(".parquet")
+    files = StorageFiles(damaged.storage)
+    for what, data in damage.flips_of_tail(damaged.storage.read(key)):
+        damaged.replace(key, data)
+        try:
+            has_whole_footer(files, files.location_of(key))
+        except CorruptDataError:
+            continue
+        raise AssertionError(f"{what} is not found")
+
+
 def a_read_while_columns_swap_their_names() -> None:
     """Another process swaps them, and another thread of this one reads the table on, behind the pin."""
     run = Run()
@@ -411,6 +430,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     **MOVED_FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
+    "a_footer_whose_checksum_is_damaged_has_none": flipped_bits_of_a_lake_file,
+    "page_indexes_are_not_checked": flipped_bits_of_a_lake_file,
     "lake_rows_are_read_by_the_newest_columns": a_read_while_columns_swap_their_names,
     "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
     "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
@@ -447,6 +468,7 @@ def test_the_bug_is_found(name):
         "dropped_tables_take_rows",
         *MOVED_FINDERS,
         *statement_plants.FINDERS,
+        "page_indexes_are_not_checked",
         "lake_rows_are_read_by_the_newest_columns",
         "keys_are_matched_by_their_places",
         "expiry_does_not_look_for_new_tags",

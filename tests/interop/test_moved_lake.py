@@ -11,7 +11,10 @@ from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
 from streamhouse_spark import Warehouse, relocate
+from streamhouse_spark.lake.files import StorageFiles
+from streamhouse_spark.lake.parquet_read import has_whole_footer
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.table import Table
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -56,6 +59,11 @@ def test_deleted_rows_stay_deleted_for_other_engines(duck, tmp_path, copy):
     assert sorted(found) == wanted
     then = duck.execute(f"SELECT k, v FROM iceberg_scan('{path}', snapshot_from_id => {first})").fetchall()
     assert sorted(then) == [(k, "old") for k in range(40)]
+    moved = [path for path in (tmp_path / "here").rglob("*-deletes-*.parquet") if len(path.stem.split("-")) == 4]
+    assert len(moved) > 1, "deletes are written anew under another name, with a checksum of their own"
+    files = StorageFiles(LocalStorage(str(tmp_path / "here")))
+    assert all(has_whole_footer(files, str(path)) for path in moved)
+    assert all(path.read_bytes().count(b"streamhouse.footer-xxh3") == 1 for path in moved)
     opened = StaticTable.from_metadata(path)
     for snapshot, expected in ((first, [(k, "old") for k in range(40)]), (second, wanted)):
         read = opened.scan(snapshot_id=snapshot).to_arrow()

@@ -94,7 +94,7 @@ def test_flips_in_the_footer_of_a_lake_file(spark, lake):
     flip(spark, name, file, [*spread(footer_start(file), size, 14), size - 6, size - 1])
 
 
-@pytest.mark.xfail(strict=True, reason="nothing checks footer and page index: Spark skips what they say has no match")
+@pytest.mark.xfail(strict=True, reason="Spark checks neither footer nor page index: it skips what they exclude")
 def test_flips_in_what_a_lake_file_says_of_its_values(spark, lake):
     """The greatest id, in the page index and in the footer: flipped it is negative, and no row seems to match."""
     name, file = lake

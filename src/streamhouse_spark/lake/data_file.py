@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.files import CountingSink, FileAccess, parquet_sink
+from streamhouse_spark.lake.footer_seal import close_sealed
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet_read import (
     BUCKET_KEY,
@@ -236,17 +237,16 @@ class PartitionFile:
         if not self._context.primary_key:
             runs = OffsetRuns.concat(self._runs)
             offsets, described = runs.range, {OFFSETS_KEY: runs.to_text()}
+        described = {
+            TABLE_KEY: self._context.table_uuid,
+            BUCKET_KEY: str(self._bucket),
+            FIELD_IDS_KEY: field_ids_text(field_ids(self._shape.file_schema)),
+            **described,
+        }
         writer = self._opened_writer()
-        writer.add_key_value_metadata(
-            {
-                TABLE_KEY: self._context.table_uuid,
-                BUCKET_KEY: str(self._bucket),
-                FIELD_IDS_KEY: field_ids_text(field_ids(self._shape.file_schema)),
-                **described,
-            }
-        )
+        assert self._sink is not None
         with self._stack:
-            writer.close()
+            close_sealed(writer, self._sink, described)
         return LakeFile(
             location=self._location,
             bucket=self._bucket,

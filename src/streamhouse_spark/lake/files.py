@@ -7,7 +7,7 @@ warehouse go through its `Storage`, so that they are as durable and as carefully
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -156,14 +156,26 @@ class CountingSink:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self._held: bytearray | None = None
         self.size_bytes = 0
         self.closed = False
 
     def write(self, data: Bytes) -> int:
         written = memoryview(data).nbytes
-        self._sink.write(data)
+        if self._held is None:
+            self._sink.write(data)
+        else:
+            self._held += data
         self.size_bytes += written
         return written
+
+    @contextmanager
+    def changing(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
+        """All that is written meanwhile is held, and stored in the end as ``change`` makes it, in as many bytes."""
+        self._held = bytearray()
+        yield
+        held, self._held = bytes(self._held), None
+        self._sink.write(change(held))
 
     def tell(self) -> int:
         return self.size_bytes

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.files import FileAccess, parquet_sink
+from streamhouse_spark.lake.footer_seal import close_sealed
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.live_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.parquet_read import DELETED_KEY, FIELD_ID
@@ -52,7 +53,7 @@ def write_deletes(
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
-            writer.add_key_value_metadata({DELETED_KEY: str(len(positions))})
+            close_sealed(writer, sink, {DELETED_KEY: str(len(positions))})
         size_bytes = sink.size_bytes
     return LakeFile(
         location=location,

@@ -23,6 +23,7 @@ from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles, parquet_sink
+from streamhouse_spark.lake.footer_seal import checked_footer, close_sealed
 from streamhouse_spark.lake.iceberg_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg_errors import commit_answers
 from streamhouse_spark.lake.iceberg_io import lake_metadata
@@ -190,7 +191,8 @@ def _without_value(optional: Any) -> Any:
 
 
 def _renamed_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
-    with pq.ParquetFile(files.open_input(where), page_checksum_verification=True) as file:
+    source = files.open_input(where)
+    with pq.ParquetFile(source, metadata=checked_footer(source, where), page_checksum_verification=True) as file:
         table = file.read()
         written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
     place = table.schema.get_field_index("file_path")
@@ -204,6 +206,5 @@ def _renamed_positions(files: StorageFiles, where: str, location: str, move: Mov
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            if written is not None:
-                writer.add_key_value_metadata({DELETED_KEY: written.decode()})
+            close_sealed(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
         return location, sink.size_bytes

@@ -22,6 +22,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.model import OffsetRange
@@ -123,6 +124,20 @@ def sorted_by(files: FileAccess, location: str) -> str | None:
     return None if found is None else str(found, "utf-8", "replace")
 
 
+def has_whole_footer(files: FileAccess, location: str) -> bool:
+    """Whether the file has a checksum of its footer and page index, as those have that we write, and matches it.
+
+    Raises `CorruptDataError` where it does not match, `SnapshotExpiredError` when the file is gone.
+    """
+    try:
+        with files.open_input(location) as source:
+            return is_whole(source, location)
+    except ObjectNotFoundError as error:
+        raise _expired(location) from error
+    except _DAMAGE as error:
+        raise _damaged(location, error) from error
+
+
 def _rows_before(file: pq.ParquetFile, groups: range) -> int:
     return sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
 
@@ -200,10 +215,12 @@ def _width_bits(data_type: pa.DataType) -> int:
 
 
 def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """Opens the file; each page that has a checksum is verified, as all have that we write."""
+    """Opens the file; each page and footer that has a checksum is verified, as all have that we write."""
     try:
+        source = files.open_input(location)
         return pq.ParquetFile(
-            files.open_input(location),
+            source,
+            metadata=checked_footer(source, location),
             pre_buffer=True,
             page_checksum_verification=True,
             read_dictionary=list(dictionaries),

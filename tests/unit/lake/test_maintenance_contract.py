@@ -108,7 +108,7 @@ def test_buckets_and_partitions_are_merged_apart(partitioned):
 
 
 def test_large_files_end_a_run(new_lake, memory):
-    lake = new_lake(memory, target_file_bytes=4_000)
+    lake = new_lake(memory, target_file_bytes=4_500)
     for i in range(4):
         tier(lake, _rows(3 * i))
     big = 12 + 2_000

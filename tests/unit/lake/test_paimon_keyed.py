@@ -203,7 +203,7 @@ def test_a_file_that_is_not_sorted_is_corrupt(items):
     (key,) = [info.key for info in items.storage.list("lake/") if info.key.endswith(entry.file.file_name)]
     rows = stored(items, entry)
     sink = pa.BufferOutputStream()
-    pq.write_table(rows.take([3, 1, 2, 0, 4, 5, 6, 7]), sink)
+    pq.write_table(rows.replace_schema_metadata().take([3, 1, 2, 0, 4, 5, 6, 7]), sink)  # without our checksum
     items.storage.put(key, sink.getvalue().to_pybytes())
     with pytest.raises(CorruptDataError, match="sorted by the primary key"):
         items.lake_rows()
