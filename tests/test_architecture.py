@@ -87,7 +87,8 @@ PUBLIC = {
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
     "TransactionConflictError", "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
-    "LakeMismatchError", "WarehouseMovedError", "CorruptDataError", "FormatVersionError", "MissingExtraError",
+    "LakeMismatchError", "WarehouseMovedError", "DifferentHistoryError",
+    "CorruptDataError", "FormatVersionError", "MissingExtraError",
     "StorageError",
     "__version__",
 }  # fmt: skip

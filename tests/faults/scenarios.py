@@ -25,7 +25,9 @@ from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
+from streamhouse_spark.log.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.model import OffsetRange, Transaction
+from streamhouse_spark.paths import WAREHOUSE_KEY
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -94,6 +96,9 @@ class Run:
         else:
             other = Run(SimClock(self.clock.now_ms()), Path(tempfile.mkdtemp(dir=self.directory.parent)))
             shutil.copytree(self.directory, other.directory, dirs_exist_ok=True)
+            there = read_warehouse_file(other.memory)
+            if there is not None:  # no lake is there yet: the copy is at home, and the same warehouse
+                other.memory.put(WAREHOUSE_KEY, new_warehouse_file(other.memory, there.id).to_bytes())
         return other
 
     def forget(self) -> None:
