@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import StaticTable
-from pypaimon import CatalogFactory
 
 from faults.sim import SimClock
 from streamhouse_spark.lake.tiering import RunTasks, TieringJob, TieringReport, run_tasks_locally
@@ -61,6 +60,8 @@ class House:
         return StaticTable.from_metadata(location, dict(self.s3)).scan().to_arrow()
 
     def _by_pypaimon(self, table: Table) -> pa.Table:
+        from pypaimon import CatalogFactory
+
         options = {"warehouse": f"{self.wh.url}/lake"}
         if self.s3:
             options |= {

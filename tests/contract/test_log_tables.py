@@ -11,9 +11,6 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, StringType
-from pypaimon.schema.data_types import AtomicType, DataField
-from pypaimon.schema.table_schema import TableSchema as PaimonSchema
-from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
 from contract.house import in_order, rows
 from faults.faulty_storage import FaultyStorage
@@ -84,6 +81,10 @@ def _library_buckets(lake_format: str, keys: pa.Array, num_buckets: int) -> list
         source = {pa.int64(): LongType(), pa.int32(): IntegerType(), pa.string(): StringType()}[keys.type]
         bucket = BucketTransform(num_buckets).transform(source)
         return [bucket(key) for key in keys.to_pylist()]
+    from pypaimon.schema.data_types import AtomicType, DataField
+    from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+    from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
+
     name = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "STRING"}[keys.type]
     options = {"bucket": str(num_buckets), "bucket-key": "k"}
     schema = PaimonSchema(id=0, fields=[DataField(0, "k", AtomicType(name))], options=options)

@@ -84,17 +84,19 @@ def predicates(draw):
 
 
 def as_expression(predicate, schema, *, as_in_sql=False):
-    """What Arrow makes of it; ``as_in_sql`` null is in no list, as with predicates."""
+    """What Arrow makes of it; ``as_in_sql`` null is in no list, and no number is rounded, as with predicates."""
     name, kind, value = predicate
-    field = pc.field(name)
+    field, of_type = pc.field(name), schema.field(name).type
+    if as_in_sql and pa.types.is_floating(of_type):
+        field, of_type = field.cast(pa.float64()), pa.float64()  # 0.1 is no FLOAT
     if kind == "in":
         value = [v for v in value if v is not None or not as_in_sql]
-        return field.isin(pa.array(value, schema.field(name).type))
+        return field.isin(pa.array(value, of_type))
     if kind == "is null":
         return field.is_null()
     if kind == "not null":
         return field.is_valid()
-    return OPERATORS[kind](field, pa.scalar(value, schema.field(name).type))
+    return OPERATORS[kind](field, pa.scalar(value, of_type))
 
 
 @st.composite
@@ -431,6 +433,25 @@ def test_lake_files_are_pruned_of_no_row(memory, world, lake_format):
                 continue
             found = made.to_arrow(columns=[column], filter=asked).column(column)
             assert str(found.to_pylist()) == str(expected.column(column).to_pylist()), asked
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, "in"])
+def test_a_number_that_is_no_float_is_not_rounded_to_one(wh, name):
+    """The FLOAT nearest to 0.1 is larger than 0.1. An expression with a literal of type FLOAT means that one."""
+    table = wh.create_table("t", "g FLOAT", properties={"table.statistics.columns": "*"})
+    near = float(np.float32(0.1))
+    for value in (near, -1.5, 2.0):  # a segment each, so that the bounds decide too
+        table.append([{"g": value}])
+    everything = table.to_arrow()
+    for literal in (0.1, near, np.float32(0.1), pa.scalar(0.1, pa.float32()), pa.scalar(0.1)):
+        number = literal.as_py() if isinstance(literal, pa.Scalar) else float(literal)
+        expected = [v for v in (near, -1.5, 2.0) if (v == number if name == "in" else OPERATORS[name](v, number))]
+        asked = [("g", name, [literal] if name == "in" else literal)]
+        assert table.to_arrow(filter=asked)["g"].to_pylist() == expected, literal
+        if name != "in":
+            expression = OPERATORS[name](pc.field("g"), literal)
+            assert everything.filter(expression)["g"].to_pylist() == expected, literal
+            assert table.to_arrow(filter=expression)["g"].to_pylist() == expected, literal
 
 
 def test_zoned_and_plain_times_are_not_compared(wh):
