@@ -45,7 +45,7 @@ def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iter
 
 
 def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.Table.from_batches([first, second]).combine_chunks().to_batches()[0]
+    return pa.concat_batches([first, second])
 
 
 def _paired(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark import constants
+from streamhouse_spark import constants, slicing
 from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import Column, TableSchema, fitted_default
@@ -67,11 +68,12 @@ def without_defaults(schema: TableSchema) -> TableSchema:
     return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
 
 
-def default_values(column: Column, num_rows: int) -> pa.Array:
+def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
     """So many values of a column that the rows lack."""
     if column.default is None:
-        return pa.nulls(num_rows, column.type)
-    return pa.repeat(column.default_scalar, num_rows)
+        return pa.chunked_array([pa.nulls(num_rows, column.type)])
+    one = pa.repeat(column.default_scalar, 1)
+    return slicing.chunked([slicing.taken(one, np.zeros(num_rows, np.int64))], column.type)
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:

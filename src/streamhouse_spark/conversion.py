@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NoReturn
@@ -118,14 +118,29 @@ class Conversion:
                 f"has values of type {source} that do not fit {type_name(target)} without loss ({_first_line(error)})"
             )
 
-    def from_python(self, values: list[Any], target: pa.DataType) -> pa.Array:
-        """Python values. Raises `SchemaMismatchError` where one is of another kind or would be lost."""
+    def from_python(self, values: list[Any], target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+        """Python values, in chunks where one array cannot hold them.
+
+        Raises `SchemaMismatchError` where one is of another kind or would be lost.
+        """
         self.check_python(values, target)
         try:
-            result = pa.array(values, type=target)
-        except _ARROW_ERRORS as error:
+            return pa.chunked_array(list(self._arrays(values, target)), type=target)
+        except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
-        return result
+
+    def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
+        """Halves of the values, and halves of these, where they are too many bytes for one array."""
+        try:
+            found = pa.array(values, type=target)
+        except pa.ArrowCapacityError:
+            if len(values) <= 1:
+                raise
+            middle = len(values) // 2
+            yield from self._arrays(values[:middle], target)
+            yield from self._arrays(values[middle:], target)
+        else:
+            yield from found.chunks if isinstance(found, pa.ChunkedArray) else [found]
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
@@ -138,6 +153,8 @@ class Conversion:
         if types.is_integer(source) and types.is_decimal(target):
             # A direct cast wants room for every value of the integer type, not only for those that are there.
             return array.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
+        if types.is_large_string(source) or types.is_large_binary(source):
+            return _from_zero(array).cast(target)
         if types.is_float64(source) and types.is_float32(target):
             return self._exact(array, array.cast(target))
         if types.is_timestamp(source) and types.is_date(target):
@@ -267,6 +284,12 @@ def _family(arrow: pa.DataType, column: str) -> str:
     )
 
 
+def _from_zero(array: pa.Array) -> pa.Array:
+    """Arrow does not cast a slice that lies behind the first 2 GiB of its texts, however short it is: a copy then."""
+    offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
+    return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
+
+
 def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
     return lambda arrow: any(is_one(arrow) for is_one in predicates)
 
@@ -293,6 +316,7 @@ _LOSSLESS: Final = {
 }
 """Pairs of families where the cast itself finds the values that would be lost."""
 
+_INT32_MAX: Final = (1 << 31) - 1
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
 _DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"

@@ -43,6 +43,7 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.slicing import taken_rows
 
 SideName = Literal["left", "right"]
 KIND_COLUMN = "_change_type"
@@ -123,10 +124,10 @@ class DeltaPlan:
         """The joined rows of some keys of the left table, and the rows that the target has of them."""
         left = find.left(keys).rows
         right = find.right(_renamed(left, self.right_of))
-        row_of, partner = right.places, pa.array(np.arange(len(right.places)))
+        row_of, partner = right.places, np.arange(len(right.places))
         if self.how == "left":
             row_of, partner = with_unmatched(row_of, left.num_rows)
-        joined = self._joined(left.take(pa.array(row_of)), right.rows.take(partner))
+        joined = self._joined(taken_rows(left, row_of), taken_rows(right.rows, partner))
         return joined, find.target(_renamed(keys, self.target_of_left)).rows
 
     def _of_right(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
@@ -138,10 +139,10 @@ class DeltaPlan:
             asked = keys
         else:
             row_of_key = np.arange(len(right.places))
-            asked = keys.take(pa.array(right.places))
+            asked = taken_rows(keys, right.places)
         left = find.left(_renamed(asked, {theirs: ours for ours, theirs in self.right_of.items()}))
         partner = row_of_key[left.places]
-        joined = self._joined(left.rows, right.rows.take(pa.array(partner, mask=partner < 0)))
+        joined = self._joined(left.rows, taken_rows(right.rows, partner))
         prefixes = _renamed(keys, {name: self.target_of_right[name] for name in self.right_join})
         there = find.target(distinct(prefixes)).rows
         changed = _encoded(keys, self.right_key)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark import slicing
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keyed_lookup import Matches
@@ -189,24 +190,22 @@ class LookupPlan:
         """The rows with their partners, in their order."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
-            joined = self.joined(rows.slice(start, step), find)
-            for first in range(0, joined.num_rows, ROWS_MAX):
-                yield joined.slice(first, ROWS_MAX)
+            yield from self.joined(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
 
-    def joined(self, rows: pa.RecordBatch, find: Find) -> pa.RecordBatch:
+    def joined(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
         """Rows whose key is null, or not in the table, have nulls, or are left out with an inner join."""
         places, keys = self.on.keys([rows.column(place) for place in self.on_places])
         found = find(keys)
-        row_of, partner = places[found.places], pa.array(np.arange(len(found.places)))
+        row_of, partner = places[found.places], np.arange(len(found.places))
         if self.how == "left":
             row_of, partner = with_unmatched(row_of, rows.num_rows)
-        taken = [column.take(pa.array(row_of)) for column in rows.columns]
-        added = [one_chunk(found.rows.column(name)).take(partner) for name in self.columns]
-        return pa.RecordBatch.from_arrays([*taken, *added], schema=pa.schema([*rows.schema, *self.fields]))
+        taken = [slicing.taken(column, row_of) for column in rows.columns]
+        added = [slicing.taken(found.rows.column(name), partner) for name in self.columns]
+        return pa.Table.from_arrays([*taken, *added], schema=pa.schema([*rows.schema, *self.fields]))
 
 
-def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, pa.Array]:
-    """Each match and each row without one, in the order of the rows: the row, and the match or null.
+def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
+    """Each match and each row without one, in the order of the rows: the row, and the match or -1.
 
     ``row_of`` is the row of each match, ascending.
     """
@@ -214,10 +213,8 @@ def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, pa.Array]:
     alone[row_of] = False
     both = np.concatenate([row_of, np.flatnonzero(alone)])
     order = np.argsort(both, kind="stable")
-    return both[order], pa.array(order, mask=order >= len(row_of))
+    return both[order], np.where(order < len(row_of), order, -1)
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)
+    return slicing.one_array(column)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark import slicing
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
@@ -91,7 +92,13 @@ class Lookup:
         state = self.state(max_staleness_ms, at_least)
         shape = self._table.keyed.shape(state)
         wanted = _value_names(shape, columns)
-        given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name).combine_chunks()
+        given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name)
+        if given.nbytes > slicing.KEYS_BYTES_MAX:
+            raise InvalidOptionError(
+                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and {slicing.KEYS_BYTES_MAX} are the "
+                "most; look them up in several calls"
+            )
+        given = given.combine_chunks()
         if insert_if_absent and given.num_rows:
             self._table.keyed.insert_if_absent(given)
             state = self._table.state
@@ -124,13 +131,18 @@ class Lookup:
         encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
         found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
         columns_found = [
-            pa.concat_arrays([rows[place] for rows in found]) if found else pa.nulls(0, column.type)
+            slicing.chunked((rows[place] for rows in found), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
-        keys = shape.layout.keys(columns_found)
+        places = shape.layout.key_places
+        keys = shape.layout.keys(
+            [slicing.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
+        )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
-        order = pc.sort_indices(keys.filter(inside))
-        rows = pa.Table.from_arrays([c.filter(inside).take(order) for c in columns_found], schema=shape.schema.arrow)
+        order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
+        rows = pa.Table.from_arrays(
+            [slicing.taken(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
+        )
         return rows.select(list(wanted.names))
 
     def matches(
@@ -169,8 +181,8 @@ class Lookup:
             values += found
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
-        unpacked = shape.layout.values.unpack(values, wanted).columns
-        rows = [column.take(pa.array(order)) for column in unpacked]
+        unpacked, _ = shape.layout.values.unpack_all(values, wanted)
+        rows = [slicing.taken(column, order, distinct=True) for column in unpacked]
         schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
@@ -240,10 +252,9 @@ class Lookup:
                 values[place] = value
         wanted = [shape.schema.column(name) for name in names]
         value_fields = [pa.field(column.name, column.type) for column in wanted]
-        rows = shape.layout.values.unpack(values, wanted)
-        there = pa.array(rows.there)
+        columns, there = shape.layout.values.unpack_all(values, wanted)
         schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
-        return pa.Table.from_arrays([*key_columns, *rows.columns, there], schema=schema)
+        return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
 
     def _read(
         self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
@@ -261,7 +272,7 @@ class Lookup:
                 return found
         raise damaged(state, bucket)
 
-    def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.Array]:
+    def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
         """The rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps others."""
 
         def read(tablet: Tablet) -> tuple[Extent, list[bytes]]:
@@ -269,7 +280,7 @@ class Lookup:
             extent = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
             return extent, values
 
-        return shape.layout.values.unpack(self._read(state, shape, bucket, read)).columns
+        return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
 
 
 def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
@@ -363,4 +374,4 @@ def _buckets_of_prefix(shape: KeyedShape, given: pa.Table) -> Iterator[int]:
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.nulls(0, column.type)
+    return slicing.one_array(column)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark import slicing
 from streamhouse_spark.column_defaults import default_values, without_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.forks import cached_property, new_lock
@@ -94,7 +95,7 @@ class KeyedShape:
         """The bucket of each row, by the columns of the bucket key."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
-    def buckets(self, columns: Sequence[pa.Array]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+    def buckets(self, columns: Sequence[slicing.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
         """Each bucket that rows belong to, and their places; None where there is one bucket."""
         if not self.bucket_places:
             yield 0, None
@@ -111,7 +112,7 @@ class KeyedShape:
         columns = self._columns(rows)
         found = {}
         for bucket, places in self.buckets(columns):
-            taken = columns if places is None else [column.take(pa.array(places)) for column in columns]
+            taken = columns if places is None else [slicing.taken(c, places, distinct=True) for c in columns]
             chosen = deleted if places is None else deleted[places]
             found[bucket] = self._batch(taken, chosen)
         return found
@@ -120,19 +121,35 @@ class KeyedShape:
         """As `batches`, of rows that are known to be of one bucket."""
         return self._batch(self._columns(rows), deleted)
 
-    def _columns(self, rows: pa.Table) -> list[pa.Array]:
-        return [_one_chunk(rows.column(name), self.name) for name in self.schema.names]
+    def _columns(self, rows: pa.Table) -> list[slicing.Column]:
+        return [slicing.small_array(rows.column(name)) for name in self.schema.names]
 
-    def _batch(self, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
+    def _batch(self, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
+        keys = self._keys(columns)
         if self.lake_format == "paimon":
             names = self.properties.primary_key
             check_paimon_keys(self.name, names, [columns[self.schema.names.index(name)] for name in names])
-        return KeyedBatch.of(self.layout.keys(list(columns)), columns, deleted)
+        return KeyedBatch.of(keys, columns, deleted)
+
+    def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
+        """Keys are compared with one another, so those of a bucket stand in one array.
+
+        Raises `InvalidOptionError` where they are too many bytes for that.
+        """
+        places = self.layout.key_places
+        num_bytes = sum(columns[place].nbytes for place in places)
+        if num_bytes > slicing.KEYS_BYTES_MAX:
+            raise InvalidOptionError(
+                f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, and "
+                f"{slicing.KEYS_BYTES_MAX} are the most; nothing was written, write it in several batches"
+            )
+        chosen = [slicing.one_array(c) if place in places else c for place, c in enumerate(columns)]
+        return self.layout.keys(chosen)
 
     def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Which keys of a batch those of some of its rows are."""
         found = rows.filter(pa.array(inserted))
-        keys = self.layout.keys([_one_chunk(column, self.name) for column in found.columns])
+        keys = self._keys(found.columns)
         there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
         return there
 
@@ -338,7 +355,7 @@ def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.T
     """
     require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
     order = np.argsort(~deleted, kind="stable")
-    return rows.take(pa.array(order)), deleted[order]
+    return slicing.taken_rows(rows, order, distinct=True), deleted[order]
 
 
 def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
@@ -426,10 +443,7 @@ def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False)
     given = set(rows.schema.names)
     if tuple(rows.schema.names) == schema.names:
         return rows
-    arrays = [
-        rows.column(c.name) if c.name in given else pa.chunked_array([default_values(c, rows.num_rows)])
-        for c in schema.columns
-    ]
+    arrays = [rows.column(c.name) if c.name in given else default_values(c, rows.num_rows) for c in schema.columns]
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
@@ -445,14 +459,3 @@ def allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table
             "row wins or columns are aggregated"
         )
     return rows.filter(pa.array(~deleted)), deleted[~deleted]
-
-
-def _one_chunk(column: pa.ChunkedArray, name: str) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    joined = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # texts of more than 2 GiB
-        if joined.num_chunks == 1:
-            return joined.chunk(0)
-        raise InvalidOptionError(f"a batch for {name} has a column of more than 2 GiB; write it in several batches")
-    return joined

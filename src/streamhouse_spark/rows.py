@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark import slicing
 from streamhouse_spark.column_defaults import default_values
 from streamhouse_spark.conversion import Conversion, check_text, fitted_texts, holds_text, refuse_column
 from streamhouse_spark.errors import SchemaMismatchError
@@ -34,7 +36,7 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 
     Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
     a null in a NOT NULL column, and a value that cannot be converted without loss, a text that is no UTF-8, or that is
-    longer than the column's CHAR(n) or VARCHAR(n).
+    longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than `slicing.ROW_BYTES_MAX`.
     """
     return filled(rows, schema, table=table, older=older)[0]
 
@@ -52,6 +54,7 @@ def filled(
         result = source.table
     else:
         result, missing = _aligned(source, schema, table, older or {})
+    _require_small_rows(result, table)
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
@@ -184,6 +187,34 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
         return conversion.from_python(values, column.type)
     if values.type.equals(column.type, check_metadata=True):
         return values
-    if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([conversion.cast(chunk, column.type) for chunk in values.chunks], type=column.type)
-    return conversion.cast(values, column.type)
+    _require_small(values, column.name, table)
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    parts = [conversion.cast(part, column.type) for chunk in chunks for part in slicing.pieces(chunk)]
+    return pa.chunked_array(parts, type=column.type)
+
+
+def _require_small(values: slicing.Column, name: str, table: str) -> None:
+    """Before a cast, which would fail on a value that is too large for any row with no word about its row."""
+    if not slicing.are_small(values, slicing.ROW_BYTES_MAX):
+        sizes = slicing.row_bytes(values)
+        if len(sizes) and (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
+            _refuse_row(table, name, int(np.argmax(sizes)), largest)
+
+
+def _require_small_rows(rows: pa.Table, table: str) -> None:
+    if rows.nbytes <= slicing.ROW_BYTES_MAX:
+        return
+    sizes = slicing.table_row_bytes(rows)
+    row = int(np.argmax(sizes))
+    if sizes[row] > slicing.ROW_BYTES_MAX:
+        of_column = [int(slicing.row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
+        _refuse_row(table, rows.column_names[int(np.argmax(of_column))], row, int(sizes[row]))
+
+
+def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
+    refuse_column(
+        table,
+        name,
+        f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
+        f"{slicing.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
+    )

@@ -25,6 +25,7 @@ from streamhouse_spark.keyed_lookup import Lookup
 from streamhouse_spark.log.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.slicing import compacted
 from streamhouse_spark.table import Table
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[s
             keys = pa.Table.from_arrays(columns, names=list(key))
             for first in range(0, keys.num_rows, PREFIX_ROWS_MAX):
                 found = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
-                yield from found.combine_chunks().to_batches(max_chunksize=ROWS_MAX)
+                yield from compacted(found).to_batches(max_chunksize=ROWS_MAX)
 
     return handle
 

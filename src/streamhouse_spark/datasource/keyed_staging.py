@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from streamhouse_spark import slicing
 from streamhouse_spark.column_defaults import same_defaults, without_defaults
 from streamhouse_spark.conversion import refuse_column
 from streamhouse_spark.datasource import compat
@@ -210,17 +211,18 @@ class KeyedStagingPlan:
         rows = rows.drop_columns([self.row_kind_column])
         upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
         deleted = np.flatnonzero(kinds == _DELETE)
-        upserts = coerce(rows.take(pa.array(upserted)), self.given, table=self.table)
+        upserts = coerce(slicing.taken_rows(rows, upserted, distinct=True), self.given, table=self.table)
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
-        deletes = coerce(rows.take(pa.array(deleted)).select(keys), key_schema, table=self.table)
+        deletes = coerce(slicing.taken_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table)
         both = pa.concat_tables(
             [
                 _with_kinds(kinds[upserted], upserts, self.schema),
                 _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
             ]
         )
-        return both.take(pa.array(np.argsort(np.concatenate([upserted, deleted]), kind="stable")))
+        order = np.argsort(np.concatenate([upserted, deleted]), kind="stable")
+        return slicing.taken_rows(both, order, distinct=True)
 
 
 def commit_intents(

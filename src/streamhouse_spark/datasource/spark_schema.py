@@ -17,6 +17,7 @@ from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import TableSchema, canonical_type
+from streamhouse_spark.slicing import compacted
 from streamhouse_spark.values import nearest
 
 BATCH_ROWS_MIN = 1 << 14
@@ -153,7 +154,7 @@ class SparkShape:
         if len(pending) == 1:
             yield from self._cut(pending[0])
         elif pending:
-            for batch in pa.Table.from_batches(pending).combine_chunks().to_batches():
+            for batch in compacted(pa.Table.from_batches(pending)).to_batches():
                 yield from self._cut(batch)
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark import slicing
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.keys.key_codec import as_numbers
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
+
+
+class RowsTooLargeError(ValueError):
+    """One key's rows are more bytes than an array should hold. The caller names the table and the key."""
+
+    def __init__(self, row: int, num_bytes: int) -> None:
+        super().__init__(f"the rows of the key of row {row} have {num_bytes} bytes")
+        self.row = row
+        self.num_bytes = num_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class KeyedBatch:
 
     keys: pa.BinaryArray
     """Each key once, ascending."""
-    columns: tuple[pa.Array, ...]
+    columns: tuple[slicing.Column, ...]
+    """Arrays, but in a batch that is larger than a slice: see `pieces`."""
     deleted: Bools
     """Which rows delete their key; of these only the key columns count."""
     starts: Places
@@ -42,16 +53,42 @@ class KeyedBatch:
     """Which keys an operation inserts, so that no other row may have them; None where rows take the place of others."""
 
     @classmethod
-    def of(cls, keys: pa.BinaryArray, columns: Sequence[pa.Array], deleted: Bools) -> KeyedBatch:
+    def of(cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
         """``keys`` are those of `streamhouse_spark.keys.key_codec`, one for each row."""
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
-        places = pa.array(order)
-        taken = tuple(column.take(places) for column in columns)
+        in_order = bool((order == np.arange(len(order))).all())  # then a copy is spared
+        taken = tuple(c if in_order else slicing.taken(c, order, distinct=True) for c in columns)
         return cls(keys.take(pa.array(order[starts])), taken, deleted[order], starts)
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    def pieces(self, old_bytes: Places) -> Iterator[tuple[int, KeyedBatch]]:
+        """The batch in parts, each of whole keys and of arrays, which with the rows that are there fit into a slice.
+
+        Each with the number of its first key. ``old_bytes`` is the size of the row of each key. Raises
+        `RowsTooLargeError` where those of a single key are too many for any part.
+        """
+        num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
+        if num_bytes <= slicing.SLICE_BYTES_MAX or not len(self):
+            yield 0, self._slice(0, len(self))
+            return
+        of_rows = sum((slicing.row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64))
+        sizes = np.add.reduceat(of_rows, self.starts) + old_bytes
+        if (largest := int(sizes.max())) > slicing.KEY_ROWS_BYTES_MAX:
+            raise RowsTooLargeError(int(self.starts[np.argmax(sizes)]), largest)
+        for first, last in slicing.cuts(sizes):
+            yield first, self._slice(first, last)
+
+    def _slice(self, first: int, last: int) -> KeyedBatch:
+        if first == 0 and last == len(self) and all(isinstance(column, pa.Array) for column in self.columns):
+            return self
+        start, end = (int(self.starts[first]), int(self.ends[last - 1])) if last > first else (0, 0)
+        columns = tuple(slicing.one_array(column.slice(start, end - start)) for column in self.columns)
+        inserted = None if self.inserted is None else self.inserted[first:last]
+        keys, starts = self.keys.slice(first, last - first), self.starts[first:last] - start
+        return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
 
     def has(self, keys: pa.BinaryArray) -> Bools:
         """Which of some keys the batch has."""

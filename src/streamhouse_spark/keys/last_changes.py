@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import sorted_places
-from streamhouse_spark.keys.tail import one_chunk
+from streamhouse_spark.slicing import one_array, taken_rows
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -42,11 +42,12 @@ class LastChanges:
             return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        after = np.flatnonzero(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-        keys = encode_keys([one_chunk(columns[place].take(pa.array(after))) for place in key_places])
+        is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+        after = np.flatnonzero(is_after)
+        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_places])
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         ends = np.append(starts[1:], len(order))[: len(starts)]
         places = after[order[ends - 1]]
-        rows = pa.Table.from_arrays(columns, schema=schema).take(pa.array(places))
+        rows = taken_rows(pa.Table.from_arrays(columns, schema=schema), places, distinct=True)
         return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)

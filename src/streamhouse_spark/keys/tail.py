@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
 from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.slicing import one_array, taken_rows
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -48,14 +49,15 @@ class Tail:
             return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        after = np.flatnonzero(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-        keys = encode_keys([one_chunk(columns[place].take(pa.array(after))) for place in key_places])
+        is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+        after = np.flatnonzero(is_after)
+        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_places])
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
         kept = last[kinds[last] != np.int8(ChangeType.DELETE)]
         all_rows = pa.Table.from_arrays(columns, schema=schema)
-        rows = all_rows.take(pa.array(kept)) if sort else all_rows.filter(_mask(kept, len(kinds)))
+        rows = taken_rows(all_rows, kept, distinct=True) if sort else all_rows.filter(_mask(kept, len(kinds)))
         return cls(KeySet(keys.take(pa.array(order[starts]))), rows)
 
 
@@ -152,8 +154,3 @@ def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())
     return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.nulls(0, column.type) if not chunks else column.combine_chunks()

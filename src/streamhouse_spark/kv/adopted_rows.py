@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark import slicing
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
@@ -68,11 +70,11 @@ def adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> t
 
 
 def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
-    columns = [rows.column(state.schema.names.index(name)).combine_chunks() for name in state.primary_key]
+    columns = [slicing.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
         raise LakeMismatchError(f"{state.name} cannot be made: rows have a null in the primary key ({names})")
-    keys = encode_keys([column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns])
+    keys = encode_keys(columns)
     order = pc.sort_indices(keys)
     ordered = keys.take(order)
     doubled = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
@@ -83,10 +85,8 @@ def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
             f"{state.name} cannot be made: {num_doubled} rows have a primary key ({names}) that another row of their "
             f"bucket has, for example {example}; delete them, or choose another key"
         )
-    return rows.take(order)
+    return slicing.taken_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
-    step = max(1, SEGMENT_BYTES * rows.num_rows // max(rows.nbytes, 1))
-    for start in range(0, rows.num_rows, step):
-        yield rows.slice(start, step)
+    return slicing.slices(rows, SEGMENT_BYTES)

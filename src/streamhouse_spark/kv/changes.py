@@ -5,15 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark import slicing
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
-from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows
+from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
 from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.value_format import ValueFormat
 
@@ -27,8 +28,8 @@ class Changes:
 
     types: npt.NDArray[np.int8]
     """A `ChangeType` for each row of the changelog."""
-    columns: tuple[pa.Array, ...]
-    """All columns of the table."""
+    columns: tuple[slicing.Column, ...]
+    """All columns of the table; in chunks where they are larger than a slice."""
     values: dict[bytes, bytes | None]
     """Stored key → its value from now on, None where it is deleted."""
 
@@ -44,12 +45,36 @@ def changes_of(
     *,
     before_images: bool = True,
 ) -> Changes:
-    """What the batch makes of the rows of its keys, given by their stored values.
+    """What the batch makes of the rows of its keys, given by their stored values; worked out piece by piece.
 
-    Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL).
+    Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
+    `RowsTooLargeError` where rows of one key are too large, or become it.
     """
+    found = [
+        _changes_of(piece, engine, values, old_values[first : first + len(piece)], before_images=before_images)
+        for first, piece in batch.pieces(slicing.value_lengths(old_values))
+    ]
+    if len(found) == 1:
+        return found[0]
+    columns = zip(*(part.columns for part in found), strict=True)
+    return Changes(
+        np.concatenate([part.types for part in found]),
+        tuple(slicing.chunked(parts, parts[0].type) for parts in columns),
+        dict(chain.from_iterable(part.values.items() for part in found)),
+    )
+
+
+def _changes_of(
+    batch: KeyedBatch,
+    engine: MergeEngine,
+    values: ValueFormat,
+    old_values: Sequence[bytes | None],
+    *,
+    before_images: bool,
+) -> Changes:
     old = values.unpack(old_values)
     new = engine.merged(batch, old)
+    _require_small(batch, new)
     new_values: list[bytes | None] = [*values.pack(new.columns)]
     for gone in np.flatnonzero(~new.there).tolist():
         new_values[gone] = None
@@ -60,6 +85,14 @@ def changes_of(
     )
     news = zip(stored_keys(batch.keys), new_values, strict=True)
     return Changes(types, columns, dict(compress(news, changed.tolist())))
+
+
+def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
+    """A partial update, or an aggregation, may make a row larger than each that came in."""
+    if sum(column.nbytes for column in new.columns) > slicing.ROW_BYTES_MAX:
+        sizes = sum((slicing.row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
+        if (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
+            raise RowsTooLargeError(int(batch.starts[np.argmax(sizes)]), largest)
 
 
 def _in_order(

@@ -142,14 +142,14 @@ class _Scan:
 
     def take(self, items: list[tuple[bytes, bytes]]) -> None:
         stored = [value for _, value in items]
-        partitions = self._layout.values.unpack(stored, self._deciding).columns
+        partitions, _ = self._layout.values.unpack_all(stored, self._deciding)
         names = [column.name for column in self._deciding]
-        chosen = np.flatnonzero(self._delete.chosen.mask(pa.table(list(partitions), names=names)))
+        chosen = np.flatnonzero(self._delete.chosen.mask(pa.table(partitions, names=names)))
         if not len(chosen):
             return
-        columns = self._layout.values.unpack([stored[place] for place in chosen.tolist()]).columns
+        columns, _ = self._layout.values.unpack_all([stored[place] for place in chosen.tolist()])
         types = pa.array(np.full(len(chosen), ChangeType.DELETE, np.int8))
-        self._waiting.append(pa.RecordBatch.from_arrays([types, *columns], schema=self._schema))
+        self._waiting.extend(pa.Table.from_arrays([types, *columns], schema=self._schema).to_batches())
         if sum(batch.nbytes for batch in self._waiting) >= SEGMENT_BYTES:
             self._stage()
 

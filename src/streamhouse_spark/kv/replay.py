@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +47,7 @@ class KeyedLayout:
         """What tablets are kept under: rows of other keys count for nothing."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_places]}
 
-    def keys(self, columns: list[pa.Array]) -> pa.BinaryArray:
+    def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
         return encode_keys([columns[place] for place in self.key_places])
 
 

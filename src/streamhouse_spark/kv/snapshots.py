@@ -152,8 +152,8 @@ class _Source:
             segments.append(staged.segment.placed(first, state.version, state.time_ms))
 
         def take(items: list[tuple[bytes, bytes]]) -> None:
-            columns = values.unpack([value for _, value in items]).columns
-            waiting.append(pa.RecordBatch.from_arrays(list(columns), schema=values.schema.arrow))
+            columns, _ = values.unpack_all([value for _, value in items])
+            waiting.extend(pa.Table.from_arrays(columns, schema=values.schema.arrow).to_batches())
             if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
                 flush()
 

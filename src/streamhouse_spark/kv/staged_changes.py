@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import stored_keys
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.changes import Changes, changes_of
 from streamhouse_spark.kv.keyed_properties import KeyedProperties
 from streamhouse_spark.kv.merge import MergeEngine
@@ -29,6 +29,7 @@ from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.properties import INSERT_EXISTING
+from streamhouse_spark.slicing import ROW_BYTES_MAX
 from streamhouse_spark.storage import Storage
 
 Place = tuple[int, int]
@@ -123,7 +124,14 @@ class ChangeStager:
     def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> Changes:
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
         self._require_new(batch, values, state)
-        return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+        try:
+            return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+        except RowsTooLargeError as error:
+            raise SchemaMismatchError(
+                f"table {state.name}: {error.num_bytes} bytes of one primary key in bucket {bucket}, over the rows of "
+                f"the batch and the row that is there, are too many (a row may have {ROW_BYTES_MAX}); nothing was "
+                "written: store large values in parts, or write rows of one key in several batches"
+            ) from None
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
         """Raises `SchemaMismatchError` where an operation inserts a key that is there, and that it does not delete."""

@@ -6,8 +6,10 @@ import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark import slicing
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema import Column, TableSchema
@@ -55,6 +57,17 @@ class ValueFormat:
             places = pa.array(np.cumsum(there) - 1, mask=~there)
             columns = [column.take(places) for column in columns]
         return KeyedRows(tuple(columns), there)
+
+    def unpack_all(
+        self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None
+    ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
+        """As `unpack`, of any number of bytes: the columns in chunks, and for which values there is a row."""
+        wanted = self.schema.columns if wanted is None else wanted
+        parts = [self.unpack(values[start:end], wanted) for start, end in slicing.byte_cuts(values)]
+        columns = [
+            slicing.chunked((part.columns[place] for part in parts), column.type) for place, column in enumerate(wanted)
+        ]
+        return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
 
     def _columns(self, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
         schema_ids = rows.fixed(_SCHEMA_ID)

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import sorted_places
 from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS, read_row_groups, sorted_by
 from streamhouse_spark.lake.sorted_runs import sorted_runs
+from streamhouse_spark.slicing import one_array, taken_rows
 
 
 class MergedRows:
@@ -56,9 +57,9 @@ class MergedRows:
             while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
                 bound = min(cursor.last_key for cursor in cursors)
                 parts = [cursor.take(bound) for cursor in cursors]
-                rows = self._united([part for part in parts if part.num_rows])
-                self.num_given += rows.num_rows
-                yield rows
+                for rows in self._merged([part for part in parts if part.num_rows]):
+                    self.num_given += rows.num_rows
+                    yield rows
 
     def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
         """The rows in sequences whose keys ascend; of a key that two of them have, the later one has the newer row."""
@@ -73,17 +74,25 @@ class MergedRows:
             yield batch
 
     def _united(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Rows by key, of equal ones the last."""
+        """`_merged` as one batch, of few rows."""
+        found = list(self._merged(parts))
         schema = self._projection.schema.arrow
-        if not parts:
+        if not found:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        return found[0] if len(found) == 1 else pa.concat_batches(found)
+
+    def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows by key, of equal ones the last."""
+        if not parts:
+            return
         if len(parts) == 1 and _ascend(self._keys(parts[0])):
-            return parts[0]
-        columns = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(schema))]
-        keys = encode_keys([columns[place] for place in self._key_places])
-        grouped = KeyedBatch.of(keys, columns, np.zeros(len(keys), np.bool_))
-        rows = pa.RecordBatch.from_arrays(list(grouped.columns), schema=schema)
-        return rows if len(grouped) == len(keys) else rows.take(pa.array(grouped.ends - 1))
+            yield parts[0]
+            return
+        rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
+        keys = encode_keys([one_array(rows.column(place)) for place in self._key_places])
+        order, is_first = sorted_places(keys)
+        ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
+        yield from taken_rows(rows, order[ends], distinct=True).to_batches()
 
     def _keys(self, rows: pa.RecordBatch) -> pa.BinaryArray:
         return encode_keys([rows.column(place) for place in self._key_places])

@@ -21,6 +21,7 @@ from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.paimon_key_values import KeyValueShape, with_sequences, write_key_values
 from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.slicing import compacted
 
 
 def write_changes(
@@ -41,8 +42,7 @@ def write_changes(
     sequences = last.places.astype(np.int64) + (offsets.start + shape.sequence_shifts.get(bucket, 0))
     rows = with_sequences(last.rows, sequences, last.deleted)
     files = files_at(shape.data_location)
-    # In one batch, so that each partition has its rows side by side.
-    batches = rows.combine_chunks().to_batches()
+    batches = compacted(rows).to_batches()
     return write_key_values(context, shape, files, ids, bucket, offsets, batches, level=0)
 
 

@@ -26,6 +26,7 @@ from streamhouse_spark.lake.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.slicing import compacted, taken_rows
 
 TABLE_KEY = "streamhouse.table"
 BUCKET_KEY = "streamhouse.bucket"
@@ -37,6 +38,7 @@ DELETED_KEY = "streamhouse.deleted"
 """How many positions a file of deleted positions has: nothing else checks its footer, and fewer would be more rows."""
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
+BATCH_BYTES_MAX = 128 << 20
 FilesAt = Callable[[str], FileAccess]
 """How to reach the files around a location."""
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
@@ -235,7 +237,9 @@ def _batches(
     file: pq.ParquetFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
 ) -> Iterator[pa.RecordBatch]:
     expected = sum(file.metadata.row_group(i).num_rows for i in groups)
-    batches = file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names, use_threads=threads)
+    batches = file.iter_batches(
+        batch_size=_batch_rows(file, groups), row_groups=groups, columns=names, use_threads=threads
+    )
     while True:
         try:
             batch = next(batches, None)
@@ -249,6 +253,13 @@ def _batches(
         yield batch
     if expected:
         raise CorruptDataError(f"lake file {location}: {expected} rows of its row groups could not be read; restore it")
+
+
+def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
+    """Rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one batch."""
+    found = [file.metadata.row_group(i) for i in groups]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in found), default=0)
+    return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
 
 
 def _expired(location: str) -> SnapshotExpiredError:
@@ -408,9 +419,9 @@ def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, _Cursor]]) -> It
     rows = pa.concat_tables(tables)
     if len(pieces) > 1:
         offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
-        rows = rows.take(pa.array(np.argsort(offsets, kind="stable")))
+        rows = taken_rows(rows, np.argsort(offsets, kind="stable"), distinct=True)
     base = window.start
-    for batch in rows.combine_chunks().to_batches():
+    for batch in compacted(rows).to_batches():
         yield base, batch
         base += batch.num_rows
 

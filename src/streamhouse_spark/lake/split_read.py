@@ -19,6 +19,7 @@ from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.parquet_read import read_row_groups
 from streamhouse_spark.row_selection import matching
 from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.slicing import taken_rows
 
 
 def read_split(
@@ -74,9 +75,9 @@ class NewestRows:
         while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
             bound = min(cursor.last_key for cursor in cursors)
             parts = [cursor.take_with_keys(bound) for cursor in cursors]
-            rows = self._newest([part for part in parts if part[0].num_rows])
-            if rows.num_rows:
-                yield rows
+            for rows in self._newest([part for part in parts if part[0].num_rows]):
+                if rows.num_rows:
+                    yield rows
 
     def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
@@ -89,10 +90,11 @@ class NewestRows:
             self.num_read += batch.num_rows
             yield batch
 
-    def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> pa.RecordBatch:
+    def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
         """Of the rows with a key the newest, in the order of the keys, without those that delete it."""
         if len(parts) == 1:
-            return _without_deletions(parts[0][0], self._kind)
+            yield _without_deletions(parts[0][0], self._kind)
+            return
         keys = pa.concat_arrays([keys for _, keys in parts])
         sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
         by_age = np.argsort(sequences, kind="stable")
@@ -101,10 +103,9 @@ class NewestRows:
         older = by_age[order[np.maximum(ends - 1, 0)]]
         is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
         self.num_tied += int(np.count_nonzero(is_tied))
-        newest = pa.array(by_age[order[ends]])
-        schema = parts[0][0].schema
-        columns = [pa.concat_arrays([rows.column(i) for rows, _ in parts]).take(newest) for i in range(len(schema))]
-        return _without_deletions(pa.RecordBatch.from_arrays(columns, schema=schema), self._kind)
+        both = pa.Table.from_batches([rows for rows, _ in parts])
+        for rows in taken_rows(both, by_age[order[ends]], distinct=True).to_batches():
+            yield _without_deletions(rows, self._kind)
 
 
 def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:

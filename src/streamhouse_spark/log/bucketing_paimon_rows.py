@@ -50,10 +50,9 @@ def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_bucket
     unable = [str(column.type) for column in columns if not is_paimon_bucketable(column.type)]
     if unable or len(columns) > BUCKET_KEY_COLUMNS_MAX:
         raise TypeError(f"a Paimon bucket cannot be taken of {len(columns)} columns, or of type {', '.join(unable)}")
-    whole = [_one_chunk(column) for column in columns]
-    found = np.empty(len(whole[0]), dtype=np.int32)
+    found = np.empty(len(columns[0]), dtype=np.int32)
     for begin in range(0, len(found), CHUNK_ROWS):
-        fields = [_Field.of(column.slice(begin, CHUNK_ROWS)) for column in whole]
+        fields = [_Field.of(_one_chunk(column.slice(begin, CHUNK_ROWS))) for column in columns]
         found[begin : begin + CHUNK_ROWS] = signed_buckets(_hashes(fields), num_buckets)
     return found
 

@@ -14,6 +14,7 @@ from streamhouse_spark.log.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.slicing import compacted
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
 Codec = Literal["none", "lz4", "zstd"]
@@ -57,9 +58,9 @@ def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegm
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
-    """All rows, of which there is at least one, as one record batch; copied only if they were in several."""
+    """All rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
     batches = rows.to_batches()
-    return batches[0] if len(batches) == 1 else rows.combine_chunks().to_batches()[0]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def stage_object(
@@ -132,7 +133,7 @@ def _described(rows: pa.Table, bucket: int, shape: SegmentShape, size_bytes: int
 def _rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
     """Record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
-        rows = rows.combine_chunks()
+        rows = compacted(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     batches: list[pa.RecordBatch] = rows.to_batches(
         max_chunksize=max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // row_bytes))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark import slicing
 from streamhouse_spark.clock import World
 from streamhouse_spark.column_defaults import same_defaults
 from streamhouse_spark.errors import CommitConflictError
@@ -169,13 +170,10 @@ def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, p
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Slices of at most about `SEGMENT_BYTES_MAX`."""
+    """Slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the bytes."""
     if not rows.num_rows:
         return
-    per_row_bytes = max(1, rows.nbytes // rows.num_rows)
-    piece_rows = max(1, SEGMENT_BYTES_MAX // per_row_bytes)
-    for start in range(0, rows.num_rows, piece_rows):
-        yield rows.slice(start, piece_rows)
+    yield from slicing.slices(rows, min(SEGMENT_BYTES_MAX, slicing.SLICE_BYTES_MAX))
 
 
 def gathered(staged: Iterable[Staged]) -> Staged:

@@ -1,0 +1,243 @@
+"""Rows in slices whose bytes are bounded. An Arrow array of texts has 32-bit offsets, so it holds 2 GiB at most; a
+chunked one holds any amount. Whatever gathers rows of a batch goes through here, so that no array comes near that.
+
+A slice has one row at least, so a row may be larger than a slice; it is never larger than `ROW_BYTES_MAX`, which is
+checked where rows come in. Two such rows beside each other, as before and after an update, still fit into an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SLICE_BYTES_MAX = 256 << 20
+"""Rows that are gathered into one array. Tests make it small."""
+ROW_BYTES_MAX = 512 << 20
+"""A row, over all its columns."""
+KEY_ROWS_BYTES_MAX = 1 << 30
+"""All rows that one batch has of one primary key, with the row that is there."""
+KEYS_BYTES_MAX = 1 << 30
+"""The primary keys that one batch has for one bucket."""
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+Sizes = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int64]
+
+
+def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges of adjacent rows of at most ``bytes_max`` together, `SLICE_BYTES_MAX` by default, or of one row."""
+    limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
+    ends = np.cumsum(sizes)
+    start, done = 0, 0
+    while start < len(sizes):
+        end = max(start + 1, int(np.searchsorted(ends, done + limit, side="right")))
+        yield start, end
+        start, done = end, int(ends[end - 1])
+
+
+def row_bytes(column: Column) -> Sizes:
+    """About how many bytes each value has, whatever its type: never fewer than those that it needs in an array."""
+    if isinstance(column, pa.ChunkedArray):
+        return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
+    found: Sizes = np.maximum(_value_bytes(column), 1)
+    return found
+
+
+def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
+    """`row_bytes` over all columns."""
+    return sum((row_bytes(column) for column in rows.columns), start=np.zeros(rows.num_rows, np.int64))
+
+
+def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
+    """The rows in `cuts`, without a copy; small tables as they are."""
+    limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
+    if rows.nbytes <= limit:
+        yield rows
+        return
+    for start, end in cuts(table_row_bytes(rows), limit):
+        yield rows.slice(start, end - start)
+
+
+def pieces(array: pa.Array) -> list[pa.Array]:
+    """A column as it was given, in slices that may be cast to a type with 32-bit offsets; small ones as they are."""
+    if are_small(array, SLICE_BYTES_MAX):
+        return [array]
+    return [array.slice(start, end - start) for start, end in cuts(row_bytes(array))] or [array]
+
+
+def are_small(column: Column, bytes_max: int) -> bool:
+    """False where a column, as it was given, may be larger; told without a look at each value."""
+    return not _may_repeat(column.type) and column.nbytes <= bytes_max
+
+
+def compacted(rows: pa.Table) -> pa.Table:
+    """The same rows in few chunks."""
+    parts = [part.combine_chunks() for part in slices(rows)]
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+
+def taken(column: Column, places: Places, *, distinct: bool = False) -> Column:
+    """The values at some places, null for -1, in one array where they fit and else in chunks of `SLICE_BYTES_MAX`.
+
+    ``distinct`` places spare a look at each value.
+    """
+    if _fits(column, places, distinct=distinct):
+        return one_array(column).take(_as_indices(places))
+    sizes = np.append(row_bytes(column), 1)  # the last one stands for -1
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)])[:-1]
+    parts = [_gathered(chunks, firsts, places[start:end], column.type) for start, end in cuts(sizes[places])]
+    return parts[0] if len(parts) == 1 else pa.chunked_array(parts, type=column.type)
+
+
+def taken_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.Table:
+    """`taken` of each column."""
+    columns = [taken(column, places, distinct=distinct) for column in rows.columns]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def one_array(column: Column) -> pa.Array:
+    """The whole column, which is no larger than a few slices, as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def small_array(column: pa.ChunkedArray) -> Column:
+    """One array where the column fits into a slice, and else few chunks."""
+    if column.num_chunks == 1 or column.nbytes <= SLICE_BYTES_MAX:
+        return one_array(column)
+    return compacted(pa.table([column], names=["column"])).column(0)
+
+
+def chunked(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
+    """Several columns as one, without a copy."""
+    found: list[pa.Array] = []
+    for part in parts:
+        found += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
+    return pa.chunked_array(found, type=data_type)
+
+
+def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """`cuts` of values that are bytes already."""
+    return cuts(value_lengths(values))
+
+
+def value_lengths(values: Sequence[bytes | None]) -> Sizes:
+    return np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
+
+
+def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
+    """Whether the result is one small array, told without a look at each value where that can be."""
+    if not _is_variable(column.type):
+        return True
+    if column.nbytes > SLICE_BYTES_MAX:
+        return False
+    if distinct or column.nbytes * len(places) <= SLICE_BYTES_MAX:
+        return True
+    return int(np.append(row_bytes(column), 1)[places].sum()) <= SLICE_BYTES_MAX
+
+
+def _as_indices(places: Places) -> pa.Array:
+    absent = places < 0
+    return pa.array(places, mask=absent) if absent.any() else pa.array(places)
+
+
+def _gathered(chunks: Sequence[pa.Array], firsts: Places, places: Places, data_type: pa.DataType) -> pa.Array:
+    """The values at the places: taken from each chunk, then brought into order."""
+    owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
+    order = np.argsort(owners, kind="stable")
+    found, starts = np.unique(owners[order], return_index=True)
+    parts = []
+    for owner, inside in zip(found.tolist(), np.split(places[order], starts[1:]), strict=True):
+        if owner < 0:
+            parts.append(pa.nulls(len(inside), data_type))
+        else:
+            parts.append(chunks[owner].take(pa.array(inside - firsts[owner])))
+    if len(parts) == 1:
+        return parts[0]
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_arrays(parts).take(pa.array(back))
+
+
+def _value_bytes(array: pa.Array) -> Sizes:
+    data_type, types = array.type, pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _value_bytes(array.storage)
+    if types.is_string_view(data_type) or types.is_binary_view(data_type):
+        array = array.cast(pa.large_string() if types.is_string_view(data_type) else pa.large_binary())
+        return _value_bytes(array)
+    if _is_bytes(data_type):
+        lengths: Sizes = pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)
+        return lengths + 4
+    if types.is_dictionary(data_type):
+        words = np.append(row_bytes(array.dictionary), 1)
+        of_words: Sizes = words[array.indices.cast(pa.int64()).fill_null(-1).to_numpy()]
+        return of_words
+    if types.is_run_end_encoded(data_type):
+        values = pa.array(row_bytes(array.values))
+        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, values)
+        of_runs: Sizes = pc.run_end_decode(runs).to_numpy()[array.offset : array.offset + len(array)]
+        return of_runs
+    if types.is_struct(data_type):
+        return sum(map(row_bytes, array.flatten()), start=np.ones(len(array), np.int64))
+    if types.is_map(data_type):
+        bounds = array.offsets.to_numpy().astype(np.int64)
+        first, last = int(bounds[0]), int(bounds[-1])
+        inner = row_bytes(array.keys.slice(first, last - first)) + row_bytes(array.items.slice(first, last - first))
+        return _sums(inner, np.diff(bounds))
+    if _is_list(data_type):
+        return _sums(row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64))
+    width = 8 if types.is_null(data_type) else data_type.bit_width
+    return np.full(len(array), -(-width // 8), np.int64)
+
+
+def _sums(inner: Sizes, counts: Sizes) -> Sizes:
+    """The bytes of lists with so many elements each, given those of the elements."""
+    until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
+    ends = np.cumsum(counts)
+    found: Sizes = until[ends] - until[ends - counts] + 4
+    return found
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(data_type)
+        or types.is_large_string(data_type)
+        or types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+    )
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(is_one(data_type) for is_one in kinds)
+
+
+def _may_repeat(data_type: pa.DataType) -> bool:
+    """Whether an array of the type can stand for more bytes than it has."""
+    types = pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _may_repeat(data_type.storage_type)
+    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
+        return True
+    views = (types.is_string_view, types.is_binary_view, types.is_list_view, types.is_large_list_view)
+    if any(is_one(data_type) for is_one in views):
+        return True
+    return types.is_nested(data_type) and any(
+        _may_repeat(data_type.field(place).type) for place in range(data_type.num_fields)
+    )
+
+
+def _is_variable(data_type: pa.DataType) -> bool:
+    return _is_bytes(data_type) or pa.types.is_nested(data_type)
