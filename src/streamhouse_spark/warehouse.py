@@ -400,11 +400,16 @@ class Warehouse:
             names.create_database(self._storage, path.database, self._world)
 
     def _named(self, path: TablePath, uuid: str) -> Table:
-        """Behind the commit point of a name: its table, read where that can be, else by whoever asks it first."""
-        table = self._unread(path, uuid)
+        """Behind the commit point of a name: its table, read where that can be, else by whoever asks it first.
+
+        Raises `TableNotFoundError` where it was dropped since: a creator that slept made a table that is cleaned up.
+        """
+        found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
-            table.log.refresh()
-        return table
+            found = self._open(path, uuid)
+        if found is None:
+            raise self._not_found(path)
+        return found
 
     def _unread(self, path: TablePath, uuid: str) -> Table:
         """A table whose state is read when it is first asked for."""

@@ -98,7 +98,7 @@ def test_streams_of_changes(spark, name, checkpoint, tmp_path):
         query = writer.option("checkpointLocation", f"{checkpoint}-{suffix}").start(str(tmp_path / suffix))
         query.awaitTermination()
         assert spark.read.parquet(str(tmp_path / suffix)).count() == kinds
-    with pytest.raises(PySparkException, match=r"readChangeFeed=true, or as .*changelog"):
+    with pytest.raises(PySparkException, match=r"a stream reads them as .*changelog"):
         spark.readStream.table(name).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
 
 

@@ -105,9 +105,11 @@ def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessa
 def require_planned(table: Table, messages: Sequence[StagedMessage]) -> None:
     """Raises `DifferentHistoryError` where the table was restored from a backup since the tasks' write was planned.
 
-    What they staged may be gone with what was there.
+    What they staged may be gone with what was there. Rows of a table that had the name before are for the commit to
+    refuse.
     """
-    require_history(table.log, (message.history for message in messages), f"a write to {table.name} was planned")
+    own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
+    require_history(table.log, own, f"a write to {table.name} was planned")
 
 
 def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:

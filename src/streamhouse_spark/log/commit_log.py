@@ -141,9 +141,9 @@ class CommitLog:
                     state = self._read_forward(start, own)
                 except (CorruptDataError, DifferentHistoryError) as error:
                     damage = error
+                if not opening and start is not None and state is start:  # may read the floor, so before it is compared
+                    self._require_standing(start, is_certain=stands or damage is not None)
                 if self._floor_allows(read_from):
-                    if not opening and start is not None and state is start:
-                        self._require_standing(start, is_certain=stands or damage is not None)
                     if damage is not None:
                         raise standing.mixed(damage)
                     if state is None:
