@@ -24,7 +24,18 @@ from streamhouse_spark.lake import (
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_reach import Reach
 from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
-from streamhouse_spark.log import checkpoint, cleaning, commit_log, merge, names, retention, staging, standing, verified
+from streamhouse_spark.log import (
+    checkpoint,
+    cleaning,
+    commit_log,
+    merge,
+    names,
+    retention,
+    staging,
+    standing,
+    state_json,
+    verified,
+)
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.anchors import Anchors
@@ -140,9 +151,8 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
         ends = dict(log.state.ends)
         append = staging._append_action
 
-        def stale(state: TableState, pieces: staging.Staged, time_ms: int) -> Any:
-            logs = {b: replace(log_, end=ends[b]) for b, log_ in state.buckets.items()}
-            return append(replace(state, buckets=logs), pieces, time_ms)
+        def stale(_: dict[int, int], state: TableState, pieces: staging.Staged, time_ms: int) -> Any:
+            return append(ends, state, pieces, time_ms)
 
         with patched((staging, "_append_action", stale)):
             return original(log, staged, **kwargs)
@@ -341,7 +351,7 @@ def lake_snapshots_count_by_where_they_end() -> Iterator[None]:
         counted = (p for p in reversed(before.lake_history) if all(p.offsets.get(b, 0) >= o for b, o in firsts.items()))
         return replace(before, lake=next(counted, None))
 
-    with patched((state_module, "_with_lake", with_lake)):
+    with patched((state_module, "with_lake", with_lake), (state_json, "with_lake", with_lake)):
         yield
 
 
@@ -349,7 +359,7 @@ def lake_snapshots_count_by_where_they_end() -> Iterator[None]:
 def rounds_do_not_notice_a_truncation() -> Iterator[None]:
     with patched(
         (iceberg_round, "require_offsets", lambda *_: None),
-        (tiering.TieringJob, "_require_not_truncated_since", lambda *_: None),
+        (tiering.TieringJob, "_require_lake_of", lambda *_: None),
     ):
         yield
 
