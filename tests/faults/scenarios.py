@@ -44,6 +44,13 @@ PAIMON = {**LAKE, "table.datalake.format": "paimon"}
 MERGED = pa.schema([*SCHEMA, pa.field(added_column(0), pa.string())])
 
 
+def make_at_home(store: Storage) -> None:
+    """Let a copy be the same warehouse, at home where it lies; right only while it has no lake."""
+    there = read_warehouse_file(store)
+    if there is not None:
+        store.put(WAREHOUSE_KEY, new_warehouse_file(store, there.id).to_bytes())
+
+
 @dataclass
 class Run:
     """One store, the processes that use it, and what their clients know."""
@@ -96,9 +103,7 @@ class Run:
         else:
             other = Run(SimClock(self.clock.now_ms()), Path(tempfile.mkdtemp(dir=self.directory.parent)))
             shutil.copytree(self.directory, other.directory, dirs_exist_ok=True)
-            there = read_warehouse_file(other.memory)
-            if there is not None:  # no lake is there yet: the copy is at home, and the same warehouse
-                other.memory.put(WAREHOUSE_KEY, new_warehouse_file(other.memory, there.id).to_bytes())
+            make_at_home(other.memory)
         return other
 
     def forget(self) -> None:

@@ -46,6 +46,7 @@ class RunOnS3(Run):
         other = RunOnS3(self.server, self.proxy, self.clock.now_ms())
         for info in self.memory.list(""):
             other.memory.put(info.key, self.memory.read(info.key))
+        sc.make_at_home(other.memory)
         return other
 
 

@@ -19,7 +19,13 @@ from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, runn
 from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+)
 from streamhouse_spark.storage_s3 import RETRY_MS_MAX, S3Storage
 from streamhouse_spark.storage_s3_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 
@@ -254,7 +260,7 @@ class TestCreate:
             with store.create("segments/a") as sink:
                 sink.write(bytes(5 * PART_BYTES))
 
-        assert type(told(write)) is StorageError
+        assert type(told(write)) is (StorageRefusedError if fault is Fault.FORBIDDEN else StorageError)
         assert direct.list("") == []
         assert uploads(direct) == []
 
