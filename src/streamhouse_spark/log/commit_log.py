@@ -357,16 +357,16 @@ class CommitLog:
         if waited_ms > FLOOR_CHECK_MS or self._storage.local_path("") is not None:
             # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.
             try:
-                floor = self.check_floor()
+                self.check_floor()
             except (StorageError, CorruptDataError) as error:
                 self._state = None
                 raise CommitStateUnknownError(
                     f"record {stored.number} of {self._storage.url} is stored, but took so long that it may be void, "
                     f"and the floor cannot be read ({error}); look for attempt {stored.attempt} in $commits",
                 ) from error
-            if floor > stored.number:
-                self._state = None
-                return None
+        if self._floor > stored.number:  # also where others of this process read it meanwhile
+            self._state = None
+            return None
         self._state = fold(before, stored)
         self._stood_ms = self._world.clock.boot_ms()
         return self._state
