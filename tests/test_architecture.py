@@ -218,7 +218,15 @@ def fork_offences(tree: ast.Module) -> set[str]:
             name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
             if name in {"ThreadPoolExecutor", "ProcessPoolExecutor"} and id(node) not in contexts:
                 found.add(name)
-    return found
+    return found | locked_files_of_its_own(tree)
+
+
+def locked_files_of_its_own(tree: ast.Module) -> set[str]:
+    """Functions that lock a file, by themselves or by one of this module, and open one without forks.py."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names = {f.name: {n for pair in calls(ast.Module([f], [])) for n in pair if n} for f in functions}
+    lockers = {"flock", "lockf"} | {name for name, called in names.items() if called & {"flock", "lockf"}}
+    return {f"os.open in {name}" for name, called in names.items() if called & lockers and {"os", "open"} <= called}
 
 
 def test_locks_are_made_where_forks_are_known(trees):
@@ -226,7 +234,7 @@ def test_locks_are_made_where_forks_are_known(trees):
     assert set(found.pop("forks.py")) >= {"threading.RLock", "register_at_fork"}
     # An upload is of one call, in one thread, and its pool ends with it.
     assert found.pop("storage_s3_upload.py") == {"ThreadPoolExecutor"}
-    assert found == {}, "take new_lock, new_condition, new_event, cached_property of forks.py; pools belong to one call"
+    assert found == {}, "take locks, events, cached_property, files to lock from forks.py; pools belong to one call"
 
 
 @pytest.mark.parametrize(
@@ -238,6 +246,8 @@ def test_locks_are_made_where_forks_are_known(trees):
         "from functools import cached_property",
         "import os\nos.register_at_fork(before=print)",
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)",
+        "import fcntl, os\ndef f(p):\n    fd = os.open(p, 0)\n    fcntl.flock(fd, fcntl.LOCK_EX)",
+        "import fcntl, os\ndef g(fd):\n    fcntl.flock(fd, 2)\ndef f(p):\n    g(os.open(p, 0))",
     ],
 )
 def test_a_lock_that_is_made_elsewhere_is_found(code):

@@ -5,6 +5,9 @@ ever. So all locks and events of the package are made here, and are free in a ch
 holds them itself. What they guard was perhaps being changed: it is such that each step leaves something right, or its
 owner `renews` it in the child. What must not be shared with a child at all (LMDB) is `put away` before the fork.
 
+A child also has copies of all open files, and a lock of a file is held until the last copy is closed: a child would
+wait for ever for one that another thread held, and so would everybody else. So files to be locked are opened here too.
+
 Forks of several threads follow each other. Nothing here waits for a lock but for those that `put_away_for_forks` takes.
 """
 
@@ -41,6 +44,10 @@ _renewed: weakref.WeakSet[Any] = weakref.WeakSet()
 _put_away: weakref.WeakSet[Any] = weakref.WeakSet()
 _waiting: list[PutAway] = []
 _one_fork = threading.RLock()
+_lock_files: dict[int, int] = {}
+"""The thread of each open file that `open_lock_file` gave."""
+_one_descriptor = threading.RLock()
+"""A fork sees a file open and noted, or neither."""
 
 
 def new_lock() -> threading.RLock:
@@ -72,6 +79,27 @@ def put_away_for_forks(owner: PutAway) -> None:
     _put_away.add(owner)
 
 
+def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
+    """Open a file, made if absent, that this thread locks; no child of another thread gets it. Raises `OSError`."""
+    with _one_descriptor:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        _lock_files[file] = threading.get_ident()
+        return file
+
+
+def share_lock_file(file: int) -> None:
+    """Let children have it from now on, with the lock that is on it."""
+    with _one_descriptor:
+        _lock_files.pop(file, None)
+
+
+def close_lock_file(file: int) -> None:
+    """Close it; its lock is free. Raises `OSError`."""
+    with _one_descriptor:
+        _lock_files.pop(file, None)
+        os.close(file)
+
+
 class cached_property(functools.cached_property[T_co]):  # noqa: N801 - as its base, whose place it takes
     """As `functools.cached_property`, without the lock of Python 3.11's.
 
@@ -98,9 +126,11 @@ def _before() -> None:
     for owner in list(_put_away):
         owner.before_fork()
         _waiting.append(owner)
+    _one_descriptor.acquire()  # last: nobody who has it waits for anything
 
 
 def _after_in_parent() -> None:
+    _one_descriptor.release()
     _open_again()
     _one_fork.release()
 
@@ -111,6 +141,10 @@ def _after_in_child() -> None:
             lock._at_fork_reinit()  # noqa: SLF001 - as the standard library's own modules do
     for event in list(_events):
         event._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
+    for file, thread in list(_lock_files.items()):
+        if thread != threading.get_ident():
+            close_lock_file(file)
+    _one_descriptor.release()
     _open_again()
     for renewed in list(_renewed):
         renewed.renew_in_child()

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
+from streamhouse_spark.forks import close_lock_file, open_lock_file
 from streamhouse_spark.storage import Bytes, Names, ObjectInfo, Objects
 
 _TEMPORARY = ".tmp-"
@@ -162,7 +163,7 @@ class LocalStorage:
         A holder that was stopped must not stop the others, so waiting is bounded.
         """
         try:
-            fd = os.open(self._path(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_lock_file(self._path(key), 0o666)
         except OSError:  # only a hint: the write that follows reports what is wrong
             yield
             return
@@ -174,7 +175,7 @@ class LocalStorage:
             yield
         finally:
             with suppress(OSError):  # the commit may be done
-                os.close(fd)
+                close_lock_file(fd)
 
     def check_writable(self) -> None:
         if self._network_fs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -15,6 +16,9 @@ import pytest
 from storage.s3_server import settings_for
 from streamhouse_spark import Warehouse, forks
 from streamhouse_spark.forks import cached_property, new_condition, new_event, new_lock
+from streamhouse_spark.kv.map_file import MapFile
+from streamhouse_spark.kv.tablet_files import TabletFiles
+from streamhouse_spark.storage_local import LocalStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -144,6 +148,105 @@ class TestLocks:
             finally:
                 go_on.set()
             assert first.result() == 7
+
+
+@contextmanager
+def living_child():
+    """A child that has begun, does nothing, and goes on until the end."""
+    end, begun = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end[1])
+        os.write(begun[1], b"x")
+        os.read(end[0], 1)
+        os._exit(0)
+    os.read(begun[0], 1)
+    try:
+        yield
+    finally:
+        os.close(end[1])
+        os.waitpid(child, 0)
+        for file in (end[0], *begun):
+            os.close(file)
+
+
+class TestLockFiles:
+    """A lock of a file lasts until the last copy of its descriptor is closed, and a child has copies of all."""
+
+    def is_free(self, path) -> bool:
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    @contextmanager
+    def child_of(self, holder):
+        """A child that is forked while another thread is inside ``holder``, and goes on when that has ended."""
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold():
+            with holder:
+                inside.set()
+                go_on.wait(60)
+
+        with ThreadPoolExecutor(1) as pool:
+            holding = pool.submit(hold)
+            assert inside.wait(30)
+            try:
+                with living_child():
+                    go_on.set()
+                    holding.result()
+                    yield
+            finally:
+                go_on.set()
+
+    def test_a_commits_hint(self, tmp_path):
+        storage = LocalStorage(str(tmp_path))
+        with self.child_of(storage.contention_hint("hint")):
+            assert self.is_free(tmp_path / "hint")
+
+    def test_the_size_of_a_map(self, tmp_path):
+        with self.child_of(MapFile(tmp_path).sizing()):
+            assert self.is_free(tmp_path / "size.lock")
+
+    def test_a_stamp(self, tmp_path, monkeypatch):
+        files = TabletFiles(tmp_path, "t", 0)
+        files.claim()
+        inside, go_on = threading.Event(), threading.Event()
+
+        def looks():
+            inside.set()
+            go_on.wait(60)
+
+        monkeypatch.setattr(files, "_looks", looks)
+        with ThreadPoolExecutor(1) as pool:
+            stamping = pool.submit(files.stamp)
+            assert inside.wait(30)
+            try:
+                with living_child():
+                    go_on.set()
+                    stamping.result()
+                    assert self.is_free(tmp_path / "t" / "0.stamp")
+            finally:
+                go_on.set()
+
+    def test_a_tablet_that_a_child_took_over_is_still_claimed(self, tmp_path):
+        files = TabletFiles(tmp_path, "t", 0)
+        files.claim()
+        with living_child():
+            files.release()
+            assert not TabletFiles(tmp_path, "t", 0).remove()
+        assert TabletFiles(tmp_path, "t", 0).remove()
+
+    def test_the_forking_thread_keeps_its_own(self, tmp_path):
+        file = forks.open_lock_file(tmp_path / "f", 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert child_status(lambda: not self.is_free(tmp_path / "f") and forks.close_lock_file(file) is None) == 0
+        assert not self.is_free(tmp_path / "f")
+        forks.close_lock_file(file)
+        assert self.is_free(tmp_path / "f")
 
 
 class TestTables:

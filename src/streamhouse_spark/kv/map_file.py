@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from streamhouse_spark.forks import cached_property
+from streamhouse_spark.forks import cached_property, close_lock_file, open_lock_file
 from streamhouse_spark.mounts import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
@@ -63,12 +63,12 @@ class MapFile:
     @contextmanager
     def sizing(self) -> Iterator[None]:
         """Nobody else opens the file or changes its size meanwhile."""
-        lock_file = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock_file = open_lock_file(self._lock_path, 0o600)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(lock_file)
+            close_lock_file(lock_file)
 
     def allocate(self, num_bytes: int) -> None:
         """Let the file have so many bytes, each with its place on the disk; it keeps its size where that fails.

@@ -35,6 +35,7 @@ from typing import Final
 
 from streamhouse_spark.clock import Ids, SystemIds
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StreamhouseError
+from streamhouse_spark.forks import close_lock_file, open_lock_file, share_lock_file
 
 CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"
 CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
@@ -129,7 +130,7 @@ class TabletFiles:
 
     def _claimed(self) -> int:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock_file = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock_file = open_lock_file(self._lock_path, 0o600)
         try:
             if _locked(lock_file) and not self._is_stamped():
                 self._remove()
@@ -137,8 +138,9 @@ class TabletFiles:
             os.utime(lock_file)
             self.folder.mkdir(mode=0o700, exist_ok=True)
         except BaseException:
-            os.close(lock_file)
+            close_lock_file(lock_file)
             raise
+        share_lock_file(lock_file)
         return lock_file
 
     @contextmanager
@@ -161,13 +163,13 @@ class TabletFiles:
         Where that cannot be stored, nothing was said, and who opens the file next begins it anew.
         """
         with suppress(OSError):
-            stamp_file = os.open(self._stamp_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stamp_file = open_lock_file(self._stamp_path, 0o600)
             try:
                 fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
                 # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
                 os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
             finally:
-                os.close(stamp_file)
+                close_lock_file(stamp_file)
 
     def remove(self) -> bool:
         """Delete the files if nobody else has them open. Whether they are gone. Raises `StorageError`."""
@@ -177,7 +179,7 @@ class TabletFiles:
     def _removed(self) -> bool:
         self.release()
         try:
-            lock_file = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock_file = open_lock_file(self._lock_path, 0o600)
         except FileNotFoundError:
             return True
         try:
@@ -186,7 +188,7 @@ class TabletFiles:
             self._remove()
             return True
         finally:
-            os.close(lock_file)
+            close_lock_file(lock_file)
 
     def _is_stamped(self) -> bool:
         try:
