@@ -293,7 +293,7 @@ class _Adopter:
 
 
 def _segment_shape(state: TableState) -> SegmentShape:
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     return SegmentShape(state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression)
 
 

@@ -34,7 +34,7 @@ from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.paimon_limits import check_paimon_keys
-from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat, parse_properties
+from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
 
@@ -67,7 +67,7 @@ class KeyedShape:
 
     @classmethod
     def of(cls, state: TableState, warehouse_url: str) -> KeyedShape:
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
         return cls(
             state.name,

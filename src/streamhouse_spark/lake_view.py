@@ -18,7 +18,6 @@ from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapsh
 from streamhouse_spark.log.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.projection import Projection, parse_filter
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.storage import Storage
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
     One that was adopted stays, as nobody's.
     """
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     if properties.datalake_adopted is not None:
         from streamhouse_spark.lake.open import release_lake_table
 

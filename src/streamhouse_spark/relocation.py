@@ -40,7 +40,6 @@ from streamhouse_spark.log.home import WarehouseFile, read_warehouse_file
 from streamhouse_spark.log.state import TableState, referenced_keys
 from streamhouse_spark.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, parse_table_name
 from streamhouse_spark.places import is_same_place, plain_root
-from streamhouse_spark.properties import parse_properties
 
 if TYPE_CHECKING:
     from streamhouse_spark.warehouse import Warehouse
@@ -195,7 +194,7 @@ class _Relocation:
         return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
     def _lake(self, state: TableState) -> LakeRelocation | None:
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         if not properties.datalake_enabled and state.recorded_lake is None:
             return None
         found = lake_relocation(self._storage, self._settings, state, self._world)

@@ -17,7 +17,7 @@ from streamhouse_spark.log.actions import Retier
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import parse_table_name, rebuilt_lake_location
-from streamhouse_spark.properties import ADOPTED, parse_properties
+from streamhouse_spark.properties import ADOPTED
 
 if TYPE_CHECKING:
     from streamhouse_spark.table import Table
@@ -69,7 +69,7 @@ def retier(table: Table, *, allow_loss: bool = False, dry_run: bool = False) -> 
 
 def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
     """What becomes of a state. Raises where that is not allowed."""
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     if not properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {state.name} has no lake to build anew: table.datalake.enabled is false; set it to true first"

@@ -28,7 +28,7 @@ from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
-from streamhouse_spark.properties import TableProperties, parse_properties
+from streamhouse_spark.properties import TableProperties
 from streamhouse_spark.retiering import RetierReport, retier
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.table_alteration import AlterableTable, forget_transactions
@@ -131,7 +131,7 @@ class Table(AlterableTable):
 
     @property
     def properties(self) -> TableProperties:
-        return _properties_of(self.state)
+        return self.state.parsed
 
     @cached_property
     def keyed(self) -> KeyedTable:
@@ -251,7 +251,7 @@ class Table(AlterableTable):
     def segment_shape(self, state: TableState | None = None) -> SegmentShape:
         """How segments are written by a state, the newest known by default."""
         state = state or self.state
-        of = _properties_of(state)
+        of = state.parsed
         return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
 
     def commit(
@@ -468,7 +468,3 @@ class Table(AlterableTable):
 def _reopened(storage: Storage, settings: Mapping[str, str], name: str, uuid: str) -> Table:
     world = World()
     return Table(storage, settings, parse_table_name(name).path, CommitLog(storage, uuid, world), world)
-
-
-def _properties_of(state: TableState) -> TableProperties:
-    return parse_properties(state.properties, state.schema, state.partition_by)

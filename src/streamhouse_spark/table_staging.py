@@ -10,7 +10,6 @@ from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log.staging import Routing, Staged, Stager
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import can_be_read_again, filled
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class TableStaging:
             )
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                properties = parse_properties(state.properties, state.schema, state.partition_by)
+                properties = state.parsed
                 routing = Routing.of(state.num_buckets, properties)
                 stager = Stager(table.storage, table.uuid, table.segment_shape(state), routing, table.world)
                 self._known = (state.schema_id, state.properties, stager)

@@ -423,7 +423,7 @@ class Warehouse:
             return None
 
     def _drop_lake(self, state: TableState) -> None:
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         if properties.datalake_enabled or state.recorded_lake is not None:
             drop_lake_table(self._storage, self._settings, state, self._world)
 

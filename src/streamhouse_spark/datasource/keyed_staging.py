@@ -53,7 +53,6 @@ from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.paths import segment_key
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -123,7 +122,7 @@ class KeyedStagingPlan:
             targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
             targets = tuple(name for name in targets if name not in state.primary_key)
             table.keyed.require_partial(targets, state)
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         plan = cls(
             connection,

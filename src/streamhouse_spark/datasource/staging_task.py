@@ -19,7 +19,6 @@ from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.standing import require_history
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.rows import filled
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -57,7 +56,7 @@ class StagingPlan:
     @classmethod
     def of(cls, connection: Connection, table: Table) -> StagingPlan:
         state = table.state
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_shape(state), state.anchors.newest
         return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)

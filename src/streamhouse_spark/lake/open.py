@@ -12,7 +12,7 @@ from streamhouse_spark.lake.data_file import FileShape
 from streamhouse_spark.lake.relocating import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.properties import LakeFormat, parse_properties
+from streamhouse_spark.properties import LakeFormat
 from streamhouse_spark.storage import Storage
 
 
@@ -21,7 +21,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
     Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
     """
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     spec = LakeTableSpec.of(state)
     try:
         if properties.datalake_format == "paimon":
@@ -65,7 +65,7 @@ def lake_relocation(
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """The lake table of an adopted table that was dropped is nobody's again; its files stay."""
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 

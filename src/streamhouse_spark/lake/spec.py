@@ -10,7 +10,6 @@ from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 
 TARGET_FILE_BYTES = 128 << 20
@@ -48,7 +47,7 @@ class LakeTableSpec:
     @classmethod
     def of(cls, state: TableState) -> Self:
         """Of a table as one of its states has it."""
-        properties = parse_properties(state.properties, state.schema, state.partition_by)
+        properties = state.parsed
         return cls(
             table_uuid=state.table_uuid,
             path=parse_table_name(state.name).path,

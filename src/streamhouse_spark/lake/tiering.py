@@ -51,7 +51,6 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.scan import check_dense, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 
@@ -252,7 +251,7 @@ class TieringJob:
         state = self._log.refresh()
         if state.dropped:
             raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
-        if not parse_properties(state.properties, state.schema, state.partition_by).datalake_enabled:
+        if not state.parsed.datalake_enabled:
             raise InvalidOptionError(
                 f"table {state.name}: table.datalake.enabled is false, so nothing is tiered; set it to true"
             )

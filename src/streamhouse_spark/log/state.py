@@ -18,7 +18,7 @@ from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.transactions import Past, TransactionEntry
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import commit_key, manifest_key, segment_key
-from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, parse_properties
+from streamhouse_spark.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.values import parse_names
 
@@ -121,6 +121,11 @@ class TableState:
         return self.schemas[self.schema_id]
 
     @cached_property
+    def parsed(self) -> TableProperties:
+        """`properties`, typed. Raises `InvalidOptionError` for what another version of this package stored."""
+        return parse_properties(self.properties, self.schema, self.partition_by)
+
+    @cached_property
     def primary_key(self) -> tuple[str, ...]:
         """The columns of the primary key, in its order; none for a log table."""
         return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
@@ -128,8 +133,7 @@ class TableState:
     @cached_property
     def has_lake(self) -> bool:
         """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
-        properties = parse_properties(self.properties, self.schema, self.partition_by)
-        return properties.datalake_enabled or self.recorded_lake is not None
+        return self.parsed.datalake_enabled or self.recorded_lake is not None
 
     def written_schema(self, schema_id: int) -> TableSchema:
         """The columns of segments that were written with a schema: `CHANGE_COLUMN` and its own with a primary key."""

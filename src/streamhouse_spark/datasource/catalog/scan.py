@@ -40,7 +40,6 @@ from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, METADATA_FI
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import pin_newest
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE, open_view
@@ -82,7 +81,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _known_bucket_key(state: TableState) -> tuple[str, ...]:
     """The bucket key where Spark can compute the buckets itself: Java has Iceberg's function only."""
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 

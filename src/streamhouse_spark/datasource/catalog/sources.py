@@ -30,7 +30,6 @@ from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
-from streamhouse_spark.properties import parse_properties
 from streamhouse_spark.schema_evolution import require_same_columns
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
@@ -185,7 +184,7 @@ def _pruned(asked: Question, split: LogSplit) -> LogSplit:
 
 def _buckets(asked: Question) -> frozenset[int] | None:
     state = asked.state  # in which the key may have another name than now
-    properties = parse_properties(state.properties, state.schema, state.partition_by)
+    properties = state.parsed
     key = properties.bucket_key
     column = state.schema.find(key[0]) if len(key) == 1 else None
     return buckets_of(asked.node, column, asked.state.num_buckets, properties.datalake_format)

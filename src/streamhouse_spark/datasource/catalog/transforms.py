@@ -8,7 +8,7 @@ from typing import Any
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.properties import BUCKET_COUNT_MAX, parse_properties
+from streamhouse_spark.properties import BUCKET_COUNT_MAX
 from streamhouse_spark.values import join_names
 
 
@@ -76,7 +76,7 @@ def partitioning_of(state: TableState) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"transform": "identity", "columns": [[name]], "arguments": []} for name in state.partition_by
     ]
-    key = parse_properties(state.properties, state.schema, state.partition_by).bucket_key
+    key = state.parsed.bucket_key
     if key:
         columns = [[name] for name in key]
         found.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
