@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.system_tables import SystemTables
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 
 class Inspect:
@@ -17,7 +13,7 @@ class Inspect:
     `partitions_schema`.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     def read(self, name: str) -> pa.Table:

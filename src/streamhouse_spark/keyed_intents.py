@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pyarrow as pa
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.keyed_table import (
     KeyedShape,
+    KeyedTable,
     allowed,
     in_no_order,
     require_written_once,
@@ -33,9 +34,6 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import EMPTY, PreparedChanges, TabletAheadError, place_of
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.schema import TableSchema
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 PREPARE_TRIES_MAX: Final = 3
 
@@ -85,7 +83,7 @@ class IntentWrite:
         return replace(batch, inserted=shape.inserted_keys(batch, rows, inserted))
 
 
-def prepare(table: Table, write: IntentWrite, intents: Mapping[int, ReadIntents]) -> tuple[PreparedChanges, ...]:
+def prepare(keyed: KeyedTable, write: IntentWrite, intents: Mapping[int, ReadIntents]) -> tuple[PreparedChanges, ...]:
     """Work out and stage what the intents of buckets change now. Durable when this returns, visible to nobody.
 
     For buckets of which nobody else has intents. It is work on the side: where it fails, or the table would refuse the
@@ -94,22 +92,23 @@ def prepare(table: Table, write: IntentWrite, intents: Mapping[int, ReadIntents]
     found = []
     for bucket, read in intents.items():
         try:
-            prepared = _prepared(table, write, bucket, read)
+            prepared = _prepared(keyed, write, bucket, read)
         except StreamhouseError as error:
-            logger.warning("bucket %d of %s is left to who commits, because: %s", bucket, table.name, error)
+            logger.warning("bucket %d of %s is left to who commits, because: %s", bucket, keyed.table.name, error)
             continue
         if prepared is not None:
             found.append(prepared)
     return tuple(found)
 
 
-def _prepared(table: Table, write: IntentWrite, bucket: int, read: ReadIntents) -> PreparedChanges | None:
+def _prepared(keyed: KeyedTable, write: IntentWrite, bucket: int, read: ReadIntents) -> PreparedChanges | None:
+    table = keyed.table
     staged_ms = table.storage.now_ms()
     for _ in range(PREPARE_TRIES_MAX):
         state = table.refresh()
-        shape = table.keyed.shape(state)
+        shape = keyed.shape(state)
         at = EMPTY if write.overwrites else place_of(state, bucket)
-        stager = table.keyed.stager(shape, write.engine(shape), state)
+        stager = keyed.stager(shape, write.engine(shape), state)
         try:
             staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
         except TabletAheadError:
@@ -119,7 +118,7 @@ def _prepared(table: Table, write: IntentWrite, bucket: int, read: ReadIntents) 
 
 
 def commit(
-    table: Table,
+    keyed: KeyedTable,
     write: IntentWrite,
     intents: Mapping[int, ReadIntents],
     prepared: Iterable[PreparedChanges] = (),
@@ -132,12 +131,12 @@ def commit(
     ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these are not read where the
     changes still are what they were. ``read`` goes with ``write.rewrites``.
     """
-    shape = table.keyed.shape()
+    shape = keyed.shape()
     ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
     batches = _Batches({bucket: partial(write.batch, shape, found) for bucket, found in intents.items()})
     for bucket in intents.keys() - ready.keys():  # while nobody waits for the commit's attempt
         batches[bucket]
-    return table.keyed.commit(
+    return keyed.commit(
         shape,
         batches,
         write.engine(shape),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark import slicing
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError
-from streamhouse_spark.keyed_table import KeyedShape, as_keys
+from streamhouse_spark.keyed_table import KeyedShape, KeyedTable, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.kv.tablet import Extent, Tablet
@@ -27,9 +27,6 @@ from streamhouse_spark.paths import commit_key
 from streamhouse_spark.reserved_names import FOUND, require_unlike
 from streamhouse_spark.rows import coerce
 from streamhouse_spark.schema import TableSchema
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
@@ -52,10 +49,11 @@ class Matches:
 class Lookup:
     """Lookups in one table; keeps when the log was last read. Safe for threads."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, keyed: KeyedTable) -> None:
+        self._keyed = keyed
+        self._table = keyed.table
         self._refreshed_ms: int | None = None
-        self._is_local = table.storage.local_path("") is not None
+        self._is_local = self._table.storage.local_path("") is not None
         self._next_record: tuple[int, str] = (-1, "")
 
     def rows(
@@ -68,7 +66,7 @@ class Lookup:
         insert_if_absent: bool = False,
     ) -> pa.Table:
         """See `Table.lookup`. Raises `SchemaMismatchError` for an older table's column that is called `FOUND`."""
-        shape = self._table.keyed.shape()
+        shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
         return self.rows_and_found(
@@ -90,7 +88,7 @@ class Lookup:
     ) -> pa.Table:
         """As `rows`, whatever the table's columns are called: whether a key was found stands in the last column."""
         state = self.state(max_staleness_ms, at_least)
-        shape = self._table.keyed.shape(state)
+        shape = self._keyed.shape(state)
         wanted = _value_names(shape, columns)
         given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name)
         if given.nbytes > slicing.KEYS_BYTES_MAX:
@@ -100,7 +98,7 @@ class Lookup:
             )
         given = given.combine_chunks()
         if insert_if_absent and given.num_rows:
-            self._table.keyed.insert_if_absent(given)
+            self._keyed.insert_if_absent(given)
             state = self._table.state
 
         def look(newest: TableState, known: KeyedShape) -> pa.Table:
@@ -222,10 +220,10 @@ class Lookup:
     def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
         """What ``look`` finds; again where another process of this host applied rows of a schema unknown here."""
         try:
-            return look(state, self._table.keyed.shape(state))
+            return look(state, self._keyed.shape(state))
         except UnknownSchemaError:
             state = self._table.refresh()
-            return look(state, self._table.keyed.shape(state))
+            return look(state, self._keyed.shape(state))
 
     def _is_newest(self, state: TableState) -> bool:
         """Whether the log on a local disk has no record behind this state: one look instead of a failing read.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keyed_lookup import DAMAGED_MAX, Lookup, column_names, damaged
-from streamhouse_spark.keyed_table import KeyedShape
+from streamhouse_spark.keyed_table import KeyedShape, KeyedTable
 from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 PLAIN = (int, str)
 _PLANS_MAX = 64
@@ -23,8 +20,9 @@ _PLANS_MAX = 64
 class LookupOne:
     """Lookups of single rows; what they need of a schema is made once. Safe for threads."""
 
-    def __init__(self, table: Table, lookup: Lookup) -> None:
-        self._table = table
+    def __init__(self, keyed: KeyedTable, lookup: Lookup) -> None:
+        self._keyed = keyed
+        self._table = keyed.table
         self._lookup = lookup
         self._plans: dict[tuple[str, ...] | None, _Plan] = {}
 
@@ -38,7 +36,7 @@ class LookupOne:
     ) -> dict[str, Any] | None:
         """See `Table.lookup_one`."""
         state = self._lookup.state(max_staleness_ms, at_least)
-        plan = self._plan(self._table.keyed.shape(state), columns)
+        plan = self._plan(self._keyed.shape(state), columns)
         values = plan.key_values(key)
         found = plan.key.encoded(values) if plan.key is not None else None
         if found is not None:
@@ -51,7 +49,7 @@ class LookupOne:
         try:
             return self._by_arrow(plan, values, max_staleness_ms, at_least)
         except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
-            shape = self._table.keyed.shape(self._table.refresh())
+            shape = self._keyed.shape(self._table.refresh())
             if shape is plan.shape:
                 raise
             return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from streamhouse_spark import slicing
 from streamhouse_spark.column_defaults import default_values, without_defaults
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.forks import cached_property, new_lock
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.keyed_writes import KeyedWriter
@@ -37,11 +38,7 @@ from streamhouse_spark.paimon_limits import check_paimon_keys
 from streamhouse_spark.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
 from streamhouse_spark.rows import can_be_read_again, coerce
 from streamhouse_spark.schema import TableSchema
-
-if TYPE_CHECKING:
-    from streamhouse_spark.keyed_lookup import Lookup
-    from streamhouse_spark.keyed_lookup_one import LookupOne
-    from streamhouse_spark.table import Table
+from streamhouse_spark.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
 """How often a write begins again because columns were added meanwhile."""
@@ -162,34 +159,22 @@ class KeyedShape:
 
 
 class KeyedTable:
-    """Writes and lookups by key of one table; get it from `Table`, which has the same methods. Safe for threads."""
+    """Writes by key of one table; get it from `Table`, which has the same methods. Safe for threads."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: TableHandle) -> None:
+        self.table = table
         self._lock = new_lock()
         self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return KeyedTable, (self._table,)
-
-    @cached_property
-    def lookup(self) -> Lookup:
-        from streamhouse_spark.keyed_lookup import Lookup
-
-        return Lookup(self._table)
-
-    @cached_property
-    def lookup_one(self) -> LookupOne:
-        from streamhouse_spark.keyed_lookup_one import LookupOne
-
-        return LookupOne(self._table, self.lookup)
+        return KeyedTable, (self.table,)
 
     def shape(self, state: TableState | None = None) -> KeyedShape:
         """By a state, the newest known by default."""
-        state = state or self._table.state
+        state = state or self.table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, KeyedShape.of(state, self._table.storage.url))
+                self._known = (state.schema_id, state.properties, KeyedShape.of(state, self.table.storage.url))
             return self._known[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -206,7 +191,7 @@ class KeyedTable:
 
         def write(shape: KeyedShape) -> BucketOffsets:
             targets = targets_of(shape, columns)
-            older = self._table.state.schemas
+            older = self.table.state.schemas
             found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
             return self._write(
                 shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
@@ -281,7 +266,7 @@ class KeyedTable:
                 offsets: BucketOffsets = write(shape)
                 return offsets
             except (CommitConflictError, SchemaMismatchError):
-                state = self._table.refresh()
+                state = self.table.refresh()
                 if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
                     raise
         return write(self.shape())  # type: ignore[no-any-return]
@@ -302,7 +287,7 @@ class KeyedTable:
 
     def stager(self, shape: KeyedShape, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
         """Works out changes by a shape of the table, and stages them for the properties of a state."""
-        table = self._table
+        table = self.table
         return ChangeStager(
             table.storage,
             table.world,
@@ -325,11 +310,11 @@ class KeyedTable:
         read: ReadBase | None = None,
     ) -> BucketOffsets:
         """As `KeyedWriter.write`, and merge inline rows where that is due."""
-        writer = KeyedWriter(self._table.log, self.stager(shape, engine))
+        writer = KeyedWriter(self.table.log, self.stager(shape, engine))
         offsets, state = writer.write(
             batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
         )
-        self._table.merge_if_due(state)
+        merge_if_due(self.table, state)
         return offsets
 
 

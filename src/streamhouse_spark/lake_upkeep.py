@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
 from streamhouse_spark.lake.manifest_rewriting import HasManifests, ManifestReport
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +46,12 @@ class LakeMaintainReport:
 
 
 def maintain_lake(
-    table: Table, lake: LakeTable, grace_ms: int, *, dry_run: bool = False, steps: Collection[LakeStep] = LAKE_STEPS
+    table: TableHandle,
+    lake: LakeTable,
+    grace_ms: int,
+    *,
+    dry_run: bool = False,
+    steps: Collection[LakeStep] = LAKE_STEPS,
 ) -> LakeMaintainReport:
     """Do those of the steps that the table's properties ask for, in the order of `LAKE_STEPS`.
 
@@ -80,7 +83,7 @@ def maintain_lake(
 # -- verbs ------------------------------------------------------------------------------------------------------------
 
 
-def compact(table: Table, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
+def compact(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
     """Compact all that is worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of these.
 
     Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
@@ -104,7 +107,7 @@ def compact(table: Table, lake: LakeTable, *, dry_run: bool = False) -> CompactR
 
 
 def expire_snapshots(
-    table: Table, lake: LakeTable, *, retain_last: int, older_than_ms: int | None, dry_run: bool = False
+    table: TableHandle, lake: LakeTable, *, retain_last: int, older_than_ms: int | None, dry_run: bool = False
 ) -> ExpireReport:
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
@@ -123,7 +126,7 @@ def expire_snapshots(
     return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run)
 
 
-def rewrite_manifests(table: Table, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
+def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
     """See `HasManifests.rewrite_manifests`. Raises `InvalidOptionError` for a lake that has nothing to join."""
     if not isinstance(lake, HasManifests):
         raise InvalidOptionError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakePlan, LakeSnapshot, LakeTable
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
@@ -20,11 +21,8 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.projection import Projection, parse_filter
 from streamhouse_spark.storage import Storage
 
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
-
-def open_lake(table: Table) -> LakeTable:
+def open_lake(table: TableHandle) -> LakeTable:
     """Raises `InvalidOptionError` where the table has no lake, `MissingExtraError` without the lake's library."""
     if not table.has_lake:
         raise InvalidOptionError(
@@ -58,11 +56,11 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 class LakeView:
     """Reads the lake table of a streamhouse table. Empty, with the table's columns, before the first tiering round."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
         _ = self._lake  # a table without a lake is an error at once
 
-    def __getstate__(self) -> dict[str, Table]:
+    def __getstate__(self) -> dict[str, TableHandle]:
         """It travels as its table does; the lake is opened on the other side, when it is first used."""
         return {"_table": self._table}
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake_upkeep import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import plan_trim, trim
 from streamhouse_spark.log.transaction_expiry import expire_transactions
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
+from streamhouse_spark.segment_merging import merge_inline, merge_small
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ class MaintainReport:
 
 
 def maintain(
-    table: Table, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
+    table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
 ) -> MaintainReport:
     """See `Table.maintain`. Of the lake only these steps are done."""
     check_grace(grace_ms)
@@ -60,7 +58,7 @@ def maintain(
             auto_partition=properties.auto_partition,
         )
         expire_transactions(table.log, properties.transactions_ttl_ms)
-        merged = table.merge_inline() + table.merge_small()
+        merged = merge_inline(table) + merge_small(table)
         table.log.checkpoint(table.refresh())
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
     is_kept_up = lake is not None and table.properties.datalake_enabled
@@ -68,11 +66,12 @@ def maintain(
     return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
 
 
-def _publish_snapshots(table: Table) -> int:
+def _publish_snapshots(table: TableHandle) -> int:
     """For the buckets that are due; the log can be trimmed up to them."""
     state = table.state
     if not state.primary_key:
         return 0
+    from streamhouse_spark.keyed_table import KeyedShape
     from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 
     properties = table.properties
@@ -83,11 +82,11 @@ def _publish_snapshots(table: Table) -> int:
         lake_enabled=properties.datalake_enabled,
         auto_partition=properties.auto_partition,
     )
-    tablet_of = table.keyed.shape().tablet_of
+    tablet_of = KeyedShape.of(state, table.storage.url).tablet_of
     return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
 
 
-def _settled(table: Table, lake: LakeTable) -> Mapping[int, int]:
+def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """How far the log may be trimmed: what the lake holds for good. Asked only where there is something to trim."""
     properties = table.properties
     due = plan_trim(
@@ -107,7 +106,7 @@ def _settled(table: Table, lake: LakeTable) -> Mapping[int, int]:
     return held.offsets if held is not None else {}
 
 
-def _require_kept(table: Table, lake: LakeTable) -> None:
+def _require_kept(table: TableHandle, lake: LakeTable) -> None:
     """Refuse to trim what a rolled-back lake no longer holds."""
     recorded = table.state.lake
     newest = lake.newest()

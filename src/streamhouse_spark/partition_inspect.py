@@ -15,16 +15,17 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.grouping import in_order, sums
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.pin import Pin, pin_newest, require_recorded
 from streamhouse_spark.reserved_names import require_unlike
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.union_read import repinned
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
-    from streamhouse_spark.table import Table
 
 _COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
 
@@ -40,7 +41,7 @@ def partitions_schema(state: TableState) -> pa.Schema:
     return pa.schema([*columns, *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS)])
 
 
-def partition_table(table: Table) -> pa.Table:
+def partition_table(table: TableHandle) -> pa.Table:
     """One row for each partition that has something, in the order of its values, null last; of one state of the table.
 
     The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
@@ -49,10 +50,10 @@ def partition_table(table: Table) -> pa.Table:
     try:
         return _of_pin(table, pin_newest(table.refresh()))
     except SnapshotExpiredError:
-        return _of_pin(table, table.repinned())
+        return _of_pin(table, repinned(table))
 
 
-def _of_pin(table: Table, pin: Pin) -> pa.Table:
+def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
     columns = pin.state.schema.select(pin.state.partition_by)
     schema = partitions_schema(pin.state)
     parts = [part.cast(schema) for part in _parts(table, pin, columns)]
@@ -60,7 +61,7 @@ def _of_pin(table: Table, pin: Pin) -> pa.Table:
     return in_order(sums(found, columns.names).cast(schema), columns.names)
 
 
-def _parts(table: Table, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
+def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = table.open_lake().scan_files(
             snapshot_id=pin.lake.snapshot_id, columns=columns.names, schema=pin.state.schema
@@ -89,7 +90,7 @@ def _of_lake(table_name: str, files: Sequence[ScanFile], columns: TableSchema) -
     )
 
 
-def _of_log(table: Table, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+def _of_log(table: TableHandle, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
     alone = [s for s in split.segments if s.partitions is not None and len(s.partitions) == 1]
     mixed = tuple(s for s in split.segments if s not in alone)
     keys = [_stored(segment, columns) for segment in alone]

@@ -22,14 +22,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
+from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.segment_merging import merge_if_due
+from streamhouse_spark.union_read import read_hot, read_newest, repinned
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet
     from streamhouse_spark.lake.base import LakeTable
-    from streamhouse_spark.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class DropPartitionReport:
     dry_run: bool = False
 
 
-def drop_partitions(table: Table, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
+def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
     """See `Table.drop_partition`; the partitions of all matches go in one step."""
     state = table.refresh()
     if state.primary_key:
@@ -68,7 +71,7 @@ def drop_partitions(table: Table, chosen: PartitionMatches, *, dry_run: bool = F
 # -- tables of a log --------------------------------------------------------------------------------------------------
 
 
-def _drop(table: Table, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
+def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
     """Drop the rows below ``ends``."""
     from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 
@@ -82,7 +85,7 @@ def _drop(table: Table, ends: Mapping[int, int], chosen: PartitionMatches) -> Dr
     return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
 
 
-def _record(table: Table, lake: LakeTable) -> bool:
+def _record(table: TableHandle, lake: LakeTable) -> bool:
     """Whether the log knows of the drop. That others win the race for its records is no conflict of the drop."""
     from streamhouse_spark.lake.recording import record_newest
 
@@ -92,20 +95,22 @@ def _record(table: Table, lake: LakeTable) -> bool:
         return False
 
 
-def _counted(table: Table, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
+def _counted(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
     """Rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
-    pin = table.repinned()
+    pin = repinned(table)
     of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
     columns = Projection.of(pin.state.schema, chosen.columns, None)
-    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in table.read_hot(pin, columns))
+    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot(table, pin, columns))
     return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
 
 
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _require_deletable(table: Table, state: TableState) -> None:
-    behavior = table.keyed.shape(state).properties.delete_behavior
+def _require_deletable(table: TableHandle, state: TableState) -> None:
+    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+
+    behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
     if behavior != "allow":
         raise InvalidOptionError(
             f"table {table.name} takes no deletions (table.delete.behavior is {behavior}), and dropping a partition "
@@ -113,18 +118,22 @@ def _require_deletable(table: Table, state: TableState) -> None:
         )
 
 
-def _delete(table: Table, chosen: PartitionMatches) -> DropPartitionReport:
+def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.kv.partition_delete import PartitionDelete
 
+    keyed = KeyedTable(table)
+
     def tablet_of(bucket: int) -> Tablet:
-        return table.keyed.shape().tablet_of(bucket)
+        return keyed.shape().tablet_of(bucket)
 
     delete = PartitionDelete(table.log, table.storage, table.world, table.segment_shape, tablet_of, chosen)
     rows = delete.run()
-    table.merge_if_due(table.state)
+    merge_if_due(table, table.state)
     return DropPartitionReport(rows)
 
 
-def _counted_by_key(table: Table, chosen: PartitionMatches) -> DropPartitionReport:
-    rows = table.to_arrow(columns=chosen.columns)
+def _counted_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    state = table.refresh()
+    rows = read_newest(table, pin_newest(state), Projection.of(state.schema, chosen.columns, None))
     return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)

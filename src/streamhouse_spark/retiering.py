@@ -10,17 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.actions import Retier
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.properties import ADOPTED
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +39,7 @@ class RetierReport:
     dry_run: bool = False
 
 
-def retier(table: Table, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
+def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
     """Put the lake at a fresh place, where the next round tiers all that the log holds.
 
     Works whatever became of the lake table: it is not looked at. Of a table with a primary key the snapshots by key

@@ -10,41 +10,42 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.aftermath import after_commit
+from streamhouse_spark.alteration import Alteration
 from streamhouse_spark.clock import World
+from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.cleaning import GRACE_MS
-from streamhouse_spark.log.commit_log import CommitLog, require_there
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.consumers import move_consumer
-from streamhouse_spark.log.merge import inline_merge_due, merge, plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.segment_writer import SegmentShape
-from streamhouse_spark.log.staging import Staged, Stager, commit_staged, truncating
+from streamhouse_spark.log.staging import Staged, Stager, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
 from streamhouse_spark.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction
 from streamhouse_spark.partition_life import DropPartitionReport, drop_partitions
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
-from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
-from streamhouse_spark.properties import TableProperties
 from streamhouse_spark.retiering import RetierReport, retier
+from streamhouse_spark.segment_merging import merge_inline, merge_small
 from streamhouse_spark.storage import Storage
-from streamhouse_spark.table_alteration import AlterableTable, forget_transactions
-from streamhouse_spark.table_staging import TableStaging
+from streamhouse_spark.table_alteration import alter_table, forget_transactions
+from streamhouse_spark.table_staging import Appends
 from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect
+    from streamhouse_spark.keyed_lookup import Lookup
+    from streamhouse_spark.keyed_lookup_one import LookupOne
     from streamhouse_spark.keyed_table import KeyedTable
-    from streamhouse_spark.lake.base import LakeTable
     from streamhouse_spark.lake_view import LakeView
+    from streamhouse_spark.schema import SparkSchema
 
 logger = logging.getLogger(__name__)
 
 
-class Table(AlterableTable):
+class Table(TableHandle):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 
     Safe for use by several threads. A table that was dropped and created again under the same name is another table:
@@ -54,68 +55,10 @@ class Table(AlterableTable):
     def __init__(
         self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
     ) -> None:
-        self._storage = storage
-        self._settings = settings
-        self._path = path
-        self._log = log
-        self._world = world
-        self._staging = TableStaging(self)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """A table travels as its place, name, uuid and settings (which may hold credentials); nothing that was read.
-
-        On the other side it has a clock and identities of its own, and is read when it is first used. A table that
-        was dropped meanwhile is an error there, also where another one has its name.
-        """
-        return _reopened, (self._storage, dict(self._settings), str(self._path), self.uuid)
+        super().__init__(storage, settings, path, log, world)
+        self._appends = Appends(self)
 
     # -- what it is -----------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return str(self._path)
-
-    @property
-    def path(self) -> TablePath:
-        return self._path
-
-    @property
-    def uuid(self) -> str:
-        return self._log.table_uuid
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """May hold credentials: never print it."""
-        return self._settings
-
-    @property
-    def world(self) -> World:
-        return self._world
-
-    @property
-    def log(self) -> CommitLog:
-        return self._log
-
-    @property
-    def state(self) -> TableState:
-        """The state as last read; `refresh` reads on."""
-        return self._log.state
-
-    def refresh(self) -> TableState:
-        """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
-        state = self.require_there(self._log.refresh())
-        if state.name != str(self._path):
-            self._path = parse_table_name(state.name).path  # it was renamed
-        return state
-
-    def require_there(self, state: TableState) -> TableState:
-        """The state. Raises `TableNotFoundError` for that of a dropped table."""
-        require_there(state)
-        return state
 
     @property
     def schema(self) -> pa.Schema:
@@ -129,9 +72,17 @@ class Table(AlterableTable):
     def num_buckets(self) -> int:
         return self.state.num_buckets
 
-    @property
-    def properties(self) -> TableProperties:
-        return self.state.parsed
+    @cached_property
+    def _lookup(self) -> Lookup:
+        from streamhouse_spark.keyed_lookup import Lookup
+
+        return Lookup(self.keyed)
+
+    @cached_property
+    def _lookup_one(self) -> LookupOne:
+        from streamhouse_spark.keyed_lookup_one import LookupOne
+
+        return LookupOne(self.keyed, self._lookup)
 
     @cached_property
     def keyed(self) -> KeyedTable:
@@ -167,7 +118,7 @@ class Table(AlterableTable):
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        return self._staging.append(rows, transaction)
+        return self._appends.append(rows, transaction)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -211,7 +162,7 @@ class Table(AlterableTable):
         check_transaction(transaction)
         if self.state.primary_key:
             return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
-        return self._staging.append(rows, transaction, overwrite=True)
+        return self._appends.append(rows, transaction, overwrite=True)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.
@@ -246,28 +197,13 @@ class Table(AlterableTable):
 
     def stager(self, state: TableState | None = None) -> Stager:
         """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
-        return self._staging.stager(state or self.state)
-
-    def segment_shape(self, state: TableState | None = None) -> SegmentShape:
-        """How segments are written by a state, the newest known by default."""
-        state = state or self.state
-        of = state.parsed
-        return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
+        return self._appends.stager(state or self.state)
 
     def commit(
         self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
-        check_transaction(transaction)
-        offsets, committed = commit_staged(self._log, staged, transaction=transaction, overwrite=overwrite)
-        self.merge_if_due(committed.state)
-        return offsets
-
-    def merge_if_due(self, state: TableState) -> None:
-        """Merging is work on the side: the rows are stored, so a failure here must not look like one of the append."""
-        if inline_merge_due(state):
-            with after_commit(logger, "merging inline rows", self.name):
-                self.merge_inline()
+        return self._appends.commit(staged, transaction=transaction, overwrite=overwrite)
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
@@ -281,6 +217,70 @@ class Table(AlterableTable):
         or an offset that cannot be.
         """
         move_consumer(self._log, consumer_id, offsets, self.require_there)
+
+    # -- columns and properties -------------------------------------------------------------------------------------
+
+    def alter(
+        self,
+        *,
+        add_columns: pa.Schema | str | SparkSchema | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        unset_properties: Sequence[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
+        widen_columns: Mapping[str, pa.DataType | str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change columns and properties, all of it or nothing. **Commit point:** one record.
+
+        New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
+        to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
+        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column
+        of theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go
+        on. ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
+        ``defaults`` maps columns, new ones too, to a constant that takes the place of a column that a new row's writer
+        does not name, None takes it away; rows written before stay as they are, and a null that is given stays null.
+        These two mean the columns as they are afterwards.
+
+        Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
+        NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
+        for unknown or impossible properties, and for columns whose role does not let them be changed so.
+        """
+        columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
+        change = Alteration.of(add_columns, comments, set_properties, unset_properties, columns, defaults)
+        alter_table(self, change)
+
+    def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
+        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType.
+
+        With ``defaults``, or a ``DEFAULT`` clause, for rows that are written from now on: in older ones they are null.
+        """
+        self.alter(add_columns=columns, defaults=defaults)
+
+    def set_default(self, column: str, value: Any) -> None:
+        """Give a column a default, as `alter` does: ``set_default("country", "CH")``."""
+        self.alter(defaults={column: value})
+
+    def drop_default(self, *columns: str) -> None:
+        """Take the defaults of columns away, as `alter` does: what new rows lack is null."""
+        self.alter(defaults=dict.fromkeys(columns))
+
+    def rename_column(self, name: str, new_name: str) -> None:
+        """Give a column another name, as `alter` does; what properties say of it follows."""
+        self.alter(rename_columns={name: new_name})
+
+    def drop_column(self, *names: str) -> None:
+        """Drop columns, as `alter` does. A column of that name that is added later is another one."""
+        self.alter(drop_columns=names)
+
+    def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
+        """Give a column a type that holds all its values, as `alter` does: ``widen_column("n", "bigint")``."""
+        self.alter(widen_columns={name: new_type})
+
+    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
+        """Set and unset properties, as `alter` does."""
+        self.alter(set_properties=changed, unset_properties=removed)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Table(AlterableTable):
         The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
         without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
-        return self.keyed.lookup.rows(
+        return self._lookup.rows(
             keys,
             columns=columns,
             max_staleness_ms=max_staleness_ms,
@@ -363,7 +363,7 @@ class Table(AlterableTable):
         are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
         texts are looked up fastest. Raises as `lookup`.
         """
-        return self.keyed.lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def prefix_lookup(
         self,
@@ -378,9 +378,7 @@ class Table(AlterableTable):
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
         bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
         """
-        return self.keyed.lookup.with_prefix(
-            prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least
-        )
+        return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
     def tail(
         self,
@@ -429,26 +427,15 @@ class Table(AlterableTable):
 
         return Inspect(self)
 
-    @property
-    def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
-        return self.state.has_lake
-
-    def open_lake(self) -> LakeTable:
-        """The lake side of this table. Raises `InvalidOptionError` where it has none, `MissingExtraError`."""
-        from streamhouse_spark.lake_view import open_lake
-
-        return open_lake(self)
-
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def merge_inline(self) -> int:
         """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
-        return merge(self._log, self._storage, self._world, plan_inline_merge(self.refresh()), self.segment_shape())
+        return merge_inline(self)
 
     def merge_small(self) -> int:
         """Merge runs of small adjacent segments. Returns the number of segments replaced."""
-        return merge(self._log, self._storage, self._world, plan_small_merge(self.refresh()), self.segment_shape())
+        return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
         """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.retiering.retier`."""
@@ -463,8 +450,3 @@ class Table(AlterableTable):
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)
-
-
-def _reopened(storage: Storage, settings: Mapping[str, str], name: str, uuid: str) -> Table:
-    world = World()
-    return Table(storage, settings, parse_table_name(name).path, CommitLog(storage, uuid, world), world)

@@ -1,28 +1,27 @@
-"""Staging rows that are appended to a table from this process."""
+"""Appending rows to a log table: stage, commit, and again where the columns changed meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.forks import new_lock
-from streamhouse_spark.log.staging import Routing, Staged, Stager
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.staging import Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import BucketOffsets, Transaction
+from streamhouse_spark.model import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.rows import can_be_read_again, filled
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
+from streamhouse_spark.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
 """How often an append begins again because columns or defaults changed meanwhile."""
 
 
-class TableStaging:
+class Appends:
     """Keeps the stager of the last state that was asked for. Safe for threads."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
         self._known: tuple[int, Mapping[str, str], Stager] | None = None
         self._lock = new_lock()
@@ -32,11 +31,20 @@ class TableStaging:
         for _ in range(SCHEMA_CHANGES_MAX):
             staged = self.staged(rows)
             try:
-                return self._table.commit(staged, transaction=transaction, overwrite=overwrite)
+                return self.commit(staged, transaction=transaction, overwrite=overwrite)
             except CommitConflictError:
                 if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
                     raise
-        return self._table.commit(self.staged(rows), transaction=transaction, overwrite=overwrite)
+        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite)
+
+    def commit(
+        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+    ) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, and merge where that is due."""
+        check_transaction(transaction)
+        offsets, committed = commit_staged(self._table.log, staged, transaction=transaction, overwrite=overwrite)
+        merge_if_due(self._table, committed.state)
+        return offsets
 
     def staged(self, rows: Any) -> Staged:
         """The rows, staged; in the newest schema where the one known here does not have their columns."""

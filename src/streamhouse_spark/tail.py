@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
@@ -21,16 +22,13 @@ from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import require_same_columns
 
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
-
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def follow(
-    table: Table,
+    table: TableHandle,
     start: Any,
     *,
     columns: Sequence[str] | None,
@@ -67,7 +65,7 @@ def _is_duration(value: object) -> bool:
 
 
 def _follow(
-    table: Table,
+    table: TableHandle,
     begun: TableState,
     positions: dict[int, int],
     columns: Sequence[str],
@@ -112,7 +110,7 @@ def _require_same_rows(begun: TableState, state: TableState) -> None:
 
 
 def _new_batches(
-    table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str]
+    table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
     for bucket, log in state.buckets.items():
@@ -123,7 +121,7 @@ def _new_batches(
 
 
 def logged(
-    table: Table,
+    table: TableHandle,
     state: TableState,
     bucket: int,
     offsets: OffsetRange,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.base import LakePlan, LakeSplit
 from streamhouse_spark.lake.lake_history import require_of_history
@@ -30,13 +30,10 @@ from streamhouse_spark.projection import Projection
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import require_same_columns
 
-if TYPE_CHECKING:
-    from streamhouse_spark.table import Table
-
 REPINS_MAX = 3
 
 
-def read_newest(table: Table, pin: Pin, projection: Projection) -> pa.Table:
+def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
     """The rows of a pin, or of a newer one where its lake snapshot was expired.
 
     Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
@@ -49,18 +46,18 @@ def read_newest(table: Table, pin: Pin, projection: Projection) -> pa.Table:
     return read_pin(table, pin, projection)
 
 
-def repinned_for(table: Table, pin: Pin, projection: Projection) -> Pin:
+def repinned_for(table: TableHandle, pin: Pin, projection: Projection) -> Pin:
     """A pin that takes the place of one that can no longer be read, for a read that began by that one's columns.
 
     Raises `SchemaMismatchError` where columns of the projection are no longer those.
     """
-    begun, found = pin.state.schema, table.repinned()
+    begun, found = pin.state.schema, repinned(table)
     names = begun.names if projection.read_columns is None else projection.read_columns
     require_same_columns(begun, found.state.schema, names, f"a read of {found.state.name}", "read it again")
     return found
 
 
-def repinned(table: Table) -> Pin:
+def repinned(table: TableHandle) -> Pin:
     """See `Table.repinned`."""
     for _ in range(REPINS_MAX):
         with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
@@ -68,7 +65,7 @@ def repinned(table: Table) -> Pin:
     return _pinned_to_lake(table)
 
 
-def _pinned_to_lake(table: Table) -> Pin:
+def _pinned_to_lake(table: TableHandle) -> Pin:
     state = table.refresh()
     if not state.has_lake:
         return pin_newest(state)
@@ -79,7 +76,7 @@ def _pinned_to_lake(table: Table) -> Pin:
     return pin_newest(table.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
 
 
-def read_pin(table: Table, pin: Pin, projection: Projection) -> pa.Table:
+def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
     """All rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
     if pin.state.primary_key:
         return projection.joined(list(read_keyed(table, pin, projection)))
@@ -87,14 +84,16 @@ def read_pin(table: Table, pin: Pin, projection: Projection) -> pa.Table:
     if pin.lake is not None:
         plan = planned_lake(table, pin, projection)
         parts.append(projection.finish(table.open_lake().to_arrow(plan, filter=projection.filter)))
-    parts.extend(table.read_hot(pin, projection))
+    parts.extend(read_hot(table, pin, projection))
     return projection.joined(parts)
 
 
 # -- log tables -------------------------------------------------------------------------------------------------------
 
 
-def planned_lake(table: Table, pin: Pin, projection: Projection, columns: Sequence[str] | None = None) -> LakePlan:
+def planned_lake(
+    table: TableHandle, pin: Pin, projection: Projection, columns: Sequence[str] | None = None
+) -> LakePlan:
     """A read of the pin's lake snapshot by the columns that the pin has; by default those that the projection reads.
 
     Raises `SnapshotExpiredError` where the snapshot is gone, or is not the one that was recorded.
@@ -110,7 +109,7 @@ def planned_lake(table: Table, pin: Pin, projection: Projection, columns: Sequen
     return plan
 
 
-def read_hot(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     """See `Table.read_hot`."""
     wanted = pin.state.schema
     records = InlineRecords(table.storage, table.uuid)
@@ -125,7 +124,7 @@ def read_hot(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Tabl
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def read_keyed(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+def read_keyed(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     """The rows of a pin: older ones whose keys no later change names, then what the changes leave.
 
     The older ones are those of the lake snapshot, or without one of the snapshots by key.
@@ -156,7 +155,7 @@ def key_places(state: TableState, schema: TableSchema) -> tuple[int, ...]:
     return tuple(schema.names.index(name) for name in state.primary_key)
 
 
-def tails_of(table: Table, pin: Pin, wanted: TableSchema) -> Mapping[int, Tail]:
+def tails_of(table: TableHandle, pin: Pin, wanted: TableSchema) -> Mapping[int, Tail]:
     """What the pin's hot range of each bucket makes of its keys. A key is of one bucket."""
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     places = key_places(pin.state, wanted)
@@ -164,7 +163,7 @@ def tails_of(table: Table, pin: Pin, wanted: TableSchema) -> Mapping[int, Tail]:
     return dict(zip(pin.hot, found, strict=True))
 
 
-def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, places: Sequence[int]) -> Tail:
+def read_tail(table: TableHandle, splits: Iterable[LogSplit], wanted: TableSchema, places: Sequence[int]) -> Tail:
     """What the changes of some splits make of their keys; ``places`` say where these stand in ``wanted``."""
     written = TableSchema((CHANGE_COLUMN, *wanted.columns))
     records = InlineRecords(table.storage, table.uuid)
@@ -173,7 +172,7 @@ def read_tail(table: Table, splits: Iterable[LogSplit], wanted: TableSchema, pla
 
 
 def _older_rows(
-    table: Table, pin: Pin, projection: Projection, wanted: TableSchema, tails: Mapping[int, Tail]
+    table: TableHandle, pin: Pin, projection: Projection, wanted: TableSchema, tails: Mapping[int, Tail]
 ) -> Iterator[pa.Table]:
     lake = table.open_lake()
     # A file without a row that the filter wants may be left out: newer rows of its keys are in the tail.

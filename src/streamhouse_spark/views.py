@@ -1,4 +1,4 @@
-"""Everything readable by name: the table, and the read-only views that a ``$`` suffix names."""
+"""The read-only views of a table that a ``$`` suffix names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pyarrow as pa
 
 from streamhouse_spark.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake_view import LakeView
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.partition_inspect import partition_table, partitions_schema
-from streamhouse_spark.system_tables import SYSTEM_TABLES
+from streamhouse_spark.system_tables import SYSTEM_TABLES, SystemTables
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
-    from streamhouse_spark.table import Table
 
 CHANGELOG = "changelog"
 LAKE = "lake"
@@ -35,15 +36,13 @@ class TableView(Protocol):
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
 
 
-def open_view(table: Table, suffix: str | None) -> TableView:
+def open_view(table: TableHandle, suffix: str) -> TableView:
     """Raises `InvalidNameError` for a suffix that this table does not have, saying which it has."""
-    if suffix is None:
-        return table
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
         return _ChangelogView(table)
-    if suffix == PARTITIONS and table.partition_by:
+    if suffix == PARTITIONS and table.state.partition_by:
         return _PartitionsView(table)
     if suffix == BINLOG and table.state.primary_key:
         return _BinlogView(table)
@@ -57,14 +56,14 @@ def open_view(table: Table, suffix: str | None) -> TableView:
     _reject(table, suffix)
 
 
-def _suffixes(table: Table) -> list[str]:
+def _suffixes(table: TableHandle) -> list[str]:
     changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
-    partitions = (PARTITIONS,) if table.partition_by else ()
+    partitions = (PARTITIONS,) if table.state.partition_by else ()
     own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
     return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.has_lake else own
 
 
-def _reject(table: Table, suffix: str) -> NoReturn:
+def _reject(table: TableHandle, suffix: str) -> NoReturn:
     if suffix == BINLOG:
         raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
     if suffix == PARTITIONS:
@@ -73,7 +72,7 @@ def _reject(table: Table, suffix: str) -> NoReturn:
 
 
 class _SystemView:
-    def __init__(self, table: Table, name: str) -> None:
+    def __init__(self, table: TableHandle, name: str) -> None:
         self._table = table
         self._name = name
 
@@ -82,13 +81,13 @@ class _SystemView:
         return SYSTEM_TABLES[self._name]
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return _narrowed(self._table.inspect.read(self._name), columns, filter)
+        return _narrowed(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
 
 
 class _PartitionsView:
     """Where the rows of each partition lie, as `partition_table` tells."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     @property
@@ -102,12 +101,12 @@ class _PartitionsView:
 class _ChangelogView:
     """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     @property
     def schema(self) -> pa.Schema:
-        return with_fields(CHANGELOG_FIELDS, self._table.schema)
+        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         state = self._table.refresh()
@@ -119,12 +118,12 @@ class _ChangelogView:
 class _BinlogView:
     """Every change with its row before and after, as `binlog_batches` reads them."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     @property
     def schema(self) -> pa.Schema:
-        return binlog_schema(self._table.schema)
+        return binlog_schema(self._table.state.schema.arrow)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         state = self._table.refresh()
@@ -133,7 +132,7 @@ class _BinlogView:
         return _narrowed(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
 
 
-def changelog_batches(table: Table, state: TableState) -> Iterator[pa.RecordBatch]:
+def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
     """Every change that a state of the table has, by its columns, each bucket in offset order. Log tables only insert.
 
     Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
@@ -150,7 +149,9 @@ def changelog_batches(table: Table, state: TableState) -> Iterator[pa.RecordBatc
             yield with_metadata(found, CHANGELOG_FIELDS)
 
 
-def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _trimmed_changes(
+    table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange
+) -> Iterator[pa.RecordBatch]:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
@@ -162,20 +163,20 @@ def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: Offs
 
 
 class _LakeRowsView:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     @property
     def schema(self) -> pa.Schema:
-        return self._table.schema
+        return self._table.state.schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return self._table.lake.to_arrow(columns=columns, filter=filter)
+        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
 class _LakeMetadataView:
-    def __init__(self, table: Table, name: str) -> None:
-        self._rows = table.lake.metadata(name)
+    def __init__(self, table: TableHandle, name: str) -> None:
+        self._rows = LakeView(table).metadata(name)
 
     @property
     def schema(self) -> pa.Schema:

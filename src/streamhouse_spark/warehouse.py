@@ -281,7 +281,8 @@ class Warehouse:
         Raises `InvalidNameError` for a suffix that this table does not have, saying which exist.
         """
         parsed = parse_table_name(name)
-        return open_view(self.table(str(parsed.path)), parsed.suffix)
+        table = self.table(str(parsed.path))
+        return table if parsed.suffix is None else open_view(table, parsed.suffix)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.

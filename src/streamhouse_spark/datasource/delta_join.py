@@ -169,7 +169,7 @@ def _lookups(
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     found = {
         name: partial(
-            Lookup(table).matches,
+            Lookup(table.keyed).matches,
             columns=columns[name],
             max_staleness_ms=0,
             at_least=offsets if name == side else None,

@@ -168,7 +168,7 @@ class KeyedStagingPlan:
         if staged is None or not self.is_clustered:
             return StagedMessage(staged, query_id, history=self.history)
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
-        prepared = prepare(table, self.write, self.intents(table, staged.segments))
+        prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedMessage(staged, query_id, prepared, self.history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
@@ -277,7 +277,7 @@ def _committed(
     for attempt in range(_COMMIT_TRIES_MAX):
         state = table.refresh()
         try:
-            return commit(table, plan.write, intents, prepared, transaction=transaction, read=read)
+            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read)
         except CommitConflictError:
             if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
                 raise

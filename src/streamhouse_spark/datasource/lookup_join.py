@@ -35,7 +35,7 @@ def joined_by_lookup(
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
     key_types = compat.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
-    Lookup(table).state(max_staleness_ms)  # refuses what is no number of milliseconds
+    Lookup(table.keyed).state(max_staleness_ms)  # refuses what is no number of milliseconds
     schema = StructType([*fields, *compat.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_task(connection, table, plan, max_staleness_ms), schema)
 
@@ -44,7 +44,7 @@ def _task(connection: Connection, table: Table, plan: LookupPlan, max_staleness_
     name, uuid = table.name, table.uuid
 
     def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lookup = Lookup(connection.table_by_uuid(name, uuid))
+        lookup = Lookup(connection.table_by_uuid(name, uuid).keyed)
         find = partial(lookup.matches, columns=plan.columns, max_staleness_ms=max_staleness_ms)
         for batch in batches:
             yield from plan.batches(batch, find)

@@ -87,7 +87,7 @@ def _known_bucket_key(state: TableState) -> tuple[str, ...]:
 
 def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
     """The columns that a query sees without asking for hidden ones."""
-    if pin.suffix in (None, LAKE):
+    if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
     if pin.suffix == CHANGELOG:
         return with_fields(CHANGELOG_FIELDS, state.schema.arrow)

@@ -1,0 +1,125 @@
+"""`TableHandle`: a table's storage, log and identity, which all that reads, writes or keeps it up goes by.
+
+`Table` is one, with the verbs of the public interface. Nothing below it knows more of a table than is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.clock import World
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.commit_log import CommitLog, require_there
+from streamhouse_spark.log.segment_writer import SegmentShape
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.model import TablePath
+from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.properties import TableProperties
+from streamhouse_spark.storage import Storage
+
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.base import LakeTable
+
+
+class TableHandle:
+    """One table, by its uuid: under the same name another may be created, which a handle never touches.
+
+    Safe for use by several threads; any of them may `refresh`, so what belongs together is taken from one `state`.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._path = path
+        self._log = log
+        self._world = world
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A table travels as its place, name, uuid and settings (which may hold credentials); nothing that was read.
+
+        On the other side it has a clock and identities of its own, and is read when it is first used. A table that
+        was dropped meanwhile is an error there, also where another one has its name.
+        """
+        return _reopened, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def path(self) -> TablePath:
+        return self._path
+
+    @property
+    def uuid(self) -> str:
+        return self._log.table_uuid
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """May hold credentials: never print it."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    @property
+    def log(self) -> CommitLog:
+        return self._log
+
+    @property
+    def state(self) -> TableState:
+        """The state as last read; `refresh` reads on."""
+        return self._log.state
+
+    def refresh(self) -> TableState:
+        """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
+        state = self.require_there(self._log.refresh())
+        if state.name != str(self._path):
+            self._path = parse_table_name(state.name).path  # it was renamed
+        return state
+
+    def require_there(self, state: TableState) -> TableState:
+        """The state. Raises `TableNotFoundError` for that of a dropped table."""
+        require_there(state)
+        return state
+
+    @property
+    def properties(self) -> TableProperties:
+        return self.state.parsed
+
+    @property
+    def has_lake(self) -> bool:
+        """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
+        return self.state.has_lake
+
+    def segment_shape(self, state: TableState | None = None) -> SegmentShape:
+        """How segments are written by a state, the newest known by default."""
+        state = state or self.state
+        of = state.parsed
+        return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
+
+    def open_lake(self) -> LakeTable:
+        """The lake side of this table. Raises `InvalidOptionError` where it has none, `MissingExtraError`."""
+        state = self.state
+        if not state.has_lake:
+            raise InvalidOptionError(
+                f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
+            )
+        from streamhouse_spark.lake.open import open_lake_table
+
+        return open_lake_table(self._storage, self._settings, state, self._world)
+
+
+def _reopened(
+    kind: type[TableHandle], storage: Storage, settings: Mapping[str, str], name: str, uuid: str
+) -> TableHandle:
+    world = World()
+    return kind(storage, settings, parse_table_name(name).path, CommitLog(storage, uuid, world), world)
