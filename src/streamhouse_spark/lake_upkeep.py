@@ -13,8 +13,9 @@ from typing import Final, Literal, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeTable
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.manifest_rewriting import HasManifests, ManifestReport
+from streamhouse_spark.lake.model import CompactReport, ExpireReport
 
 logger = logging.getLogger(__name__)
 

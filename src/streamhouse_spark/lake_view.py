@@ -13,8 +13,9 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakePlan, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
+from streamhouse_spark.lake.model import CompactReport, ExpireReport, LakePlan, LakeSnapshot
 from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
 from streamhouse_spark.log.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.log.state import TableState

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.base import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.model import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import KvSnapshot, LakePair
 from streamhouse_spark.log.retention import effective_times_ms
 from streamhouse_spark.log.scan import hot_range

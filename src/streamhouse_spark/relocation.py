@@ -28,7 +28,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.lake.open import lake_relocation, open_lake_table
 from streamhouse_spark.lake.recording import is_ahead
 from streamhouse_spark.lake.relocating import LakeRelocation

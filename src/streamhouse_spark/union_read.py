@@ -18,8 +18,8 @@ from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.tail import KeySet, Tail
-from streamhouse_spark.lake.base import LakePlan, LakeSplit
 from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.model import LakePlan, LakeSplit
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords

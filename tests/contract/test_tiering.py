@@ -12,7 +12,7 @@ import pytest
 
 from contract.house import House, in_order, rows
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StorageError, StreamhouseError
-from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.open import open_lake_table
 from streamhouse_spark.table import Table
 

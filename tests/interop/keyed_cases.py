@@ -16,8 +16,8 @@ from pypaimon import CatalogFactory
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, LakeTable
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.model import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.bucketing import buckets_of

@@ -15,7 +15,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of
 from streamhouse_spark.lake import paimon_commit, paimon_maintain
-from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_memory import MemoryStorage

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.base import LakePlan
+from streamhouse_spark.lake.model import LakePlan
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.state import TableState

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from streamhouse_spark.lake.base import LakeProjection, LakeSplit
+from streamhouse_spark.lake.model import LakeProjection, LakeSplit
 from streamhouse_spark.log.scan import LogSplit, cut_split
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema

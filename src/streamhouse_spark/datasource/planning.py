@@ -16,7 +16,7 @@ from streamhouse_spark.datasource.pieces import (
     lake_ranges,
 )
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.base import LakePlan
+from streamhouse_spark.lake.model import LakePlan
 from streamhouse_spark.log.scan import plan_range, require_not_truncated, snapshot_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.base import LakeFile
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import RunTasks, TieringJob, TieringReport, run_task
 from streamhouse_spark.opened_tables import open_listed, open_named

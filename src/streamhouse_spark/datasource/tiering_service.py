@@ -16,7 +16,7 @@ from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.forks import new_event, new_lock, renew_in_children
-from streamhouse_spark.lake.base import LakeFile
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import RunTasks, TieringReport
 from streamhouse_spark.log import names

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.schema import TableSchema

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.data_file import FileShape, PartitionFile, PartitionKey
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.model import LakeFile, WriteContext
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet_read import OffsetFile
 from streamhouse_spark.model import OffsetRange

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.clock import Ids
-from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.bucket_files import rewrite_files
 from streamhouse_spark.lake.data_file import FileShape
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.model import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet_read import OffsetFile, read_split
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamhouse_spark.lake.base import LakeFile, WriteContext
 from streamhouse_spark.lake.files import CountingSink, FileAccess, parquet_sink
 from streamhouse_spark.lake.footer_seal import close_sealed
+from streamhouse_spark.lake.model import LakeFile, WriteContext
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet_read import (
     BUCKET_KEY,

@@ -13,19 +13,6 @@ from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.base import (
-    NEVER_TRUNCATED,
-    CompactReport,
-    ExpireReport,
-    Filter,
-    LakeFile,
-    LakePlan,
-    LakeProjection,
-    LakeSnapshot,
-    LakeSplit,
-    Predicate,
-    WriteContext,
-)
 from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
@@ -50,9 +37,22 @@ from streamhouse_spark.lake.iceberg_relocate import IcebergRelocation
 from streamhouse_spark.lake.iceberg_round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
+from streamhouse_spark.lake.model import (
+    NEVER_TRUNCATED,
+    CompactReport,
+    ExpireReport,
+    Filter,
+    LakeDropReport,
+    LakeFile,
+    LakePlan,
+    LakeProjection,
+    LakeSnapshot,
+    LakeSplit,
+    Predicate,
+    WriteContext,
+)
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet_read import read_split
-from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan

@@ -25,7 +25,6 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.adopting import UNKNOWN_COLUMNS, Adoptable
-from streamhouse_spark.lake.base import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles
@@ -42,6 +41,7 @@ from streamhouse_spark.lake.iceberg_read import (
 )
 from streamhouse_spark.lake.iceberg_schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
 from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.model import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import read_split
 from streamhouse_spark.lake.spec import LakeTableSpec

@@ -17,7 +17,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.base import CompactReport, LakeFile, WriteContext
 from streamhouse_spark.lake.bucket_files import write_rows
 from streamhouse_spark.lake.compaction import within_budget
 from streamhouse_spark.lake.data_file import is_keyed_file
@@ -41,6 +40,7 @@ from streamhouse_spark.lake.iceberg_schema import bucket_of
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.key_merge import MergedRows
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import CompactReport, LakeFile, WriteContext
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.model import OffsetRange
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamhouse_spark.clock import Ids
-from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.files import FileAccess, parquet_sink
 from streamhouse_spark.lake.footer_seal import close_sealed
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.live_files import DeletedRows, LiveFile
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.parquet_read import DELETED_KEY, FIELD_ID
 from streamhouse_spark.model import OffsetRange
 

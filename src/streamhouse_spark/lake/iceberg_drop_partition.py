@@ -20,7 +20,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.base import LakeFile, LakeSplit
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
@@ -34,10 +33,10 @@ from streamhouse_spark.lake.iceberg_round import (
     write_context,
 )
 from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.model import LakeDropReport, LakeFile, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.partition_drop import (
     CutFile,
-    LakeDropReport,
     first_kept,
     is_foreign,
     require_tiered,

@@ -15,9 +15,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, plain_type
+from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.schema import Column, TableSchema
 

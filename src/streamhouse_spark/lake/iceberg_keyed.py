@@ -16,7 +16,6 @@ import pyarrow as pa
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.tail import Tail
-from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.bucket_files import write_rows
 from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
@@ -25,6 +24,7 @@ from streamhouse_spark.lake.iceberg_live import KeyedFilter
 from streamhouse_spark.lake.iceberg_read import projection
 from streamhouse_spark.lake.key_lookup import find_rows
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS, FilesAt
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel

@@ -14,7 +14,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import CompactReport, ExpireReport, LakeFile
 from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, CompactGroup, StoredFile, merge_group, plan_groups
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
@@ -26,6 +25,7 @@ from streamhouse_spark.lake.iceberg_read import own_projection
 from streamhouse_spark.lake.iceberg_refs import unchanged_refs
 from streamhouse_spark.lake.iceberg_round import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg_snapshot import Change
+from streamhouse_spark.lake.model import CompactReport, ExpireReport, LakeFile
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet_read import OffsetFile, offset_file
 from streamhouse_spark.lake.snapshot_times import aged_ms

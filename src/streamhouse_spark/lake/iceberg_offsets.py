@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
 from streamhouse_spark.lake.snapshot_times import own_ms
 

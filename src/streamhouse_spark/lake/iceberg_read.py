@@ -29,11 +29,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import FloatType
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.base import LakeProjection, LakeSplit, Predicate
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, lake_schema
+from streamhouse_spark.lake.model import LakeProjection, LakeSplit, Predicate
 from streamhouse_spark.lake.scan_files import row_group_parts
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema import Column, TableSchema

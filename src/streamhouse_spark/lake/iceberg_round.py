@@ -9,7 +9,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_evolve import require_brought_up
@@ -18,6 +17,7 @@ from streamhouse_spark.lake.iceberg_offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.round_checks import LogRange, require_dense, require_offsets, require_present
 

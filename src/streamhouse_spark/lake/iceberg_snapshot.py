@@ -30,9 +30,9 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSn
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.iceberg_io import manifests_of
 from streamhouse_spark.lake.iceberg_schema import partition_record
+from streamhouse_spark.lake.model import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
 from streamhouse_spark.lake.snapshot_times import said_ms
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.keys.tail import KeySet
-from streamhouse_spark.lake.base import LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet_read import deleted_positions, read_numbered
 
 Positions = npt.NDArray[np.int64]

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
 from streamhouse_spark.keys.keyed_batch import sorted_places
-from streamhouse_spark.lake.base import LakeProjection
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS, read_row_groups, sorted_by
 from streamhouse_spark.lake.sorted_runs import sorted_runs
 from streamhouse_spark.slicing import one_array, taken_rows

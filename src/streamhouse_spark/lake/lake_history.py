@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamhouse_spark.errors import DifferentHistoryError
-from streamhouse_spark.lake.base import LakeSnapshot
+from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.log.anchors import Relation
 from streamhouse_spark.log.commit_log import CommitLog
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
-from streamhouse_spark.lake.base import NEVER_TRUNCATED
+from streamhouse_spark.lake.model import NEVER_TRUNCATED
 from streamhouse_spark.log.anchors import HistoryMark
 
 OFFSETS_PROPERTY = "streamhouse-offsets"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.lake.adopting import LakeAdoption
-from streamhouse_spark.lake.base import LakeTable, WriteContext
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.data_file import FileShape
+from streamhouse_spark.lake.model import WriteContext
 from streamhouse_spark.lake.relocating import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState

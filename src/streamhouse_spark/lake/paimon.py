@@ -12,11 +12,14 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.base import (
+from streamhouse_spark.lake.bucket_files import write_files
+from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import (
     NEVER_TRUNCATED,
     CompactReport,
     ExpireReport,
     Filter,
+    LakeDropReport,
     LakeFile,
     LakePlan,
     LakeProjection,
@@ -25,8 +28,6 @@ from streamhouse_spark.lake.base import (
     Predicate,
     WriteContext,
 )
-from streamhouse_spark.lake.bucket_files import write_files
-from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_drop_partition import drop_partitions
@@ -41,7 +42,6 @@ from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_na
 from streamhouse_spark.lake.paimon_relocate import PaimonRelocation
 from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.paimon_snapshots import own_time_ms
-from streamhouse_spark.lake.partition_drop import LakeDropReport
 from streamhouse_spark.lake.reading import identity_projection, read_log_range, read_plan
 from streamhouse_spark.lake.round_checks import LogRange
 from streamhouse_spark.lake.scan_files import LakeScan

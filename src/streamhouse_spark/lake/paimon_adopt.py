@@ -25,8 +25,8 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.adopting import UNKNOWN_COLUMNS, Adoptable
-from streamhouse_spark.lake.base import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.model import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_entries import MetadataReader

@@ -23,7 +23,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.generic_row import GenericRow
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.lake.base import COMMIT_USER, LakeFile
+from streamhouse_spark.lake.model import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon_data_file import PaimonShape, decoded
 from streamhouse_spark.lake.paimon_entries import ADD, DELETE, MetadataReader, key_of

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.base import (
+from streamhouse_spark.lake.data_file import PartitionKey
+from streamhouse_spark.lake.model import (
     CompactReport,
     FieldNames,
     LakeFile,
@@ -25,7 +26,6 @@ from streamhouse_spark.lake.base import (
     MergedFiles,
     WriteContext,
 )
-from streamhouse_spark.lake.data_file import PartitionKey
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import encoded
 from streamhouse_spark.lake.paimon_entries import FileKey, MetadataReader, key_of, live_entries

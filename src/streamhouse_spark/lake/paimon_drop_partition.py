@@ -16,7 +16,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeSplit
+from streamhouse_spark.lake.model import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import MetadataReader
@@ -27,7 +27,6 @@ from streamhouse_spark.lake.paimon_read import own_projection, planned_value
 from streamhouse_spark.lake.paimon_round import carried_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.partition_drop import (
     CutFile,
-    LakeDropReport,
     first_kept,
     is_foreign,
     require_tiered,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.base import ExpireReport
+from streamhouse_spark.lake.model import ExpireReport
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon_place import PaimonPlace

@@ -25,11 +25,11 @@ from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.base import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.bucket_files import Splitter
 from streamhouse_spark.lake.data_file import PartitionFile, PartitionKey
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.key_range import KeyRange
+from streamhouse_spark.lake.model import LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.paimon_data_file import PaimonShape, decoded, encoded
 from streamhouse_spark.lake.parquet_read import BATCH_ROWS, FIELD_ID
 from streamhouse_spark.model import OffsetRange

@@ -17,7 +17,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from streamhouse_spark.clock import Ids
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.last_changes import LastChanges
-from streamhouse_spark.lake.base import LakeFile, WriteContext
+from streamhouse_spark.lake.model import LakeFile, WriteContext
 from streamhouse_spark.lake.paimon_key_values import KeyValueShape, with_sequences, write_key_values
 from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.model import OffsetRange

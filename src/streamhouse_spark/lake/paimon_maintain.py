@@ -8,8 +8,8 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import CompactReport, LakeFile
 from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN, StoredFile, merge_group, plan_groups
+from streamhouse_spark.lake.model import CompactReport, LakeFile
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_entries import MetadataReader

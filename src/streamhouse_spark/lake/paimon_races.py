@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.data_file import written_up_to
+from streamhouse_spark.lake.model import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon_entries import ADD, MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles

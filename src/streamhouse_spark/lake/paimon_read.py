@@ -13,9 +13,9 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.base import FieldNames, LakeProjection, Predicate
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.data_file import is_own_name
+from streamhouse_spark.lake.model import FieldNames, LakeProjection, Predicate
 from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles, paimon_metadata

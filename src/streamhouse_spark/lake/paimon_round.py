@@ -8,7 +8,7 @@ from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.model import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon_data_file import PaimonShape

@@ -8,8 +8,8 @@ from typing import Any
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.base import LakeProjection, MergedFile, MergedFiles
 from streamhouse_spark.lake.data_file import is_keyed_file
+from streamhouse_spark.lake.model import LakeProjection, MergedFile, MergedFiles
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 
 OWN_PREFIX = "data-"

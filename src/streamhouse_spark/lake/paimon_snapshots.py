@@ -27,7 +27,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.snapshot_times import own_ms
 from streamhouse_spark.storage import Storage

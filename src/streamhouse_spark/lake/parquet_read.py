@@ -20,10 +20,10 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.base import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.slicing import compacted, taken_rows

@@ -10,28 +10,16 @@ import pyarrow as pa
 
 from streamhouse_spark.clock import Ids, World
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
-from streamhouse_spark.lake.base import LakeFile, LakeProjection, LakeSnapshot, LakeSplit, WriteContext
 from streamhouse_spark.lake.bucket_files import rewrite_files
 from streamhouse_spark.lake.data_file import FileShape, named_offsets
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.model import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet_read import FilesAt, OffsetFile, offset_file, read_split
 from streamhouse_spark.partition_match import PartitionMatches
 
 ATTEMPTS_MAX: Final = 20
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LakeDropReport:
-    files: int = 0
-    """Data files that went."""
-    rows: int = 0
-    """Rows that went with them."""
-    kept_rows: int = 0
-    """Rows of these files that were appended later, and were written again."""
-    snapshot: LakeSnapshot | None = None
-    """The snapshot without them; None where there was nothing to drop, or nothing was to be changed."""
 
 
 @dataclass(frozen=True, slots=True)

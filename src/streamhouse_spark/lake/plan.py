@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.base import LakeSnapshot, WriteContext
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import LakeSnapshot, WriteContext
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from streamhouse_spark.lake.base import Filter, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.data_file import may_hold
+from streamhouse_spark.lake.model import Filter, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet_read import FilesAt, OffsetFile, offset_file, read_offsets
 from streamhouse_spark.lake.split_read import read_whole
 from streamhouse_spark.model import OffsetRange

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from streamhouse_spark.lake.base import LakeSnapshot, LakeTable, same_offsets
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.model import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState

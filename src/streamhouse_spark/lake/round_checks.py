@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
-from streamhouse_spark.lake.base import LakeFile, same_offsets
 from streamhouse_spark.lake.files import FileAccess
+from streamhouse_spark.lake.model import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.parallel import in_parallel
 

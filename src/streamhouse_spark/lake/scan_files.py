@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamhouse_spark.lake.base import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
+from streamhouse_spark.lake.model import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20
 

@@ -12,10 +12,10 @@ from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import sorted_places
 from streamhouse_spark.lake import parquet_read
-from streamhouse_spark.lake.base import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
 from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.key_merge import KeyCursor
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
 from streamhouse_spark.lake.parquet_read import read_row_groups
 from streamhouse_spark.row_selection import matching
 from streamhouse_spark.schema import Column, TableSchema

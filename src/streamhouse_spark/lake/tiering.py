@@ -28,12 +28,13 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.base import NEVER_TRUNCATED, LakeFile, LakeSnapshot, LakeTable, WriteContext
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.bucket_files import write_files, write_rows
 from streamhouse_spark.lake.files import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake.live_files import LiveFile
+from streamhouse_spark.lake.model import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.open import file_shape
 from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.lake.plan import (

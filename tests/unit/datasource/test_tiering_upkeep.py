@@ -14,8 +14,8 @@ from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_service import Service
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, ORPHANS_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import CommitConflictError, StorageError
-from streamhouse_spark.lake.base import CompactReport
 from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.model import CompactReport
 from streamhouse_spark.lake.tiering import run_tasks_locally
 
 HOUR_MS = 3600 * 1000

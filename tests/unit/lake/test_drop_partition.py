@@ -12,11 +12,11 @@ from pyiceberg.table.snapshots import Operation
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake import iceberg_drop_partition, partition_drop
-from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_maintain import carried_offsets
 from streamhouse_spark.lake.iceberg_snapshot import Change
 from streamhouse_spark.lake.live_files import DeletedRows
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 

@@ -17,10 +17,10 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     OffsetsTrimmedError,
 )
-from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.iceberg_commit import ATTEMPTS_MAX
 from streamhouse_spark.lake.iceberg_snapshot import MANIFESTS_MIN_TO_MERGE, SnapshotBuilder
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.model import OffsetRange
 
 

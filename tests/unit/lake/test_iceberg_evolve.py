@@ -11,9 +11,9 @@ from pyiceberg.types import LongType, StringType
 from faults.scenarios import tier
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake import iceberg_maintain
-from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
 from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
+from streamhouse_spark.lake.model import LakeSplit
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse import Warehouse
 

@@ -32,8 +32,8 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.lake import scan_files
-from streamhouse_spark.lake.base import COMMIT_USER, LakePlan, LakeSplit
 from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.model import COMMIT_USER, LakePlan, LakeSplit
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage_local import LocalStorage

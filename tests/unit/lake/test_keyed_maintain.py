@@ -15,9 +15,9 @@ from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake import iceberg_compact_keyed as compaction
 from streamhouse_spark.lake import key_merge, sorted_runs
-from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.schema import TableSchema
 
 DAYS = TableSchema.of("id bigint not null, day date not null, n bigint")

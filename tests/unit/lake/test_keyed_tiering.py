@@ -17,13 +17,13 @@ from interop.lake_cases import EVERY_TYPE, every_type_rows
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake import iceberg_keyed, key_lookup, key_merge, parquet_read
-from streamhouse_spark.lake.base import LakeFile
 from streamhouse_spark.lake.files import parquet_sink
 from streamhouse_spark.lake.iceberg_commit import commit_snapshot
 from streamhouse_spark.lake.iceberg_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg_deletes import PATH_ID
 from streamhouse_spark.lake.iceberg_snapshot import MANIFESTS_MIN_TO_MERGE, Change
 from streamhouse_spark.lake.live_files import DeletedRows
+from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.parquet_read import DELETED_KEY
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema

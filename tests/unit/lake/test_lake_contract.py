@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.lake import bucket_files, data_file
-from streamhouse_spark.lake.base import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.model import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
 

@@ -14,8 +14,8 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
-from streamhouse_spark.lake.base import COMMIT_USER
 from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.model import OffsetRange
 
 DAY_MS = 24 * 3600 * 1000

@@ -20,7 +20,7 @@ from streamhouse_spark.errors import (
     StorageError,
 )
 from streamhouse_spark.lake import paimon_commit
-from streamhouse_spark.lake.base import COMMIT_USER
+from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.paimon_commit import ATTEMPTS_MAX, Change, commit_snapshot

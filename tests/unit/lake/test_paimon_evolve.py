@@ -16,8 +16,8 @@ from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake import paimon_maintain
-from streamhouse_spark.lake.base import LakeSplit
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
+from streamhouse_spark.lake.model import LakeSplit
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 

@@ -18,7 +18,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.health import table_health
 from streamhouse_spark.lake import iceberg_maintain
-from streamhouse_spark.lake.base import COMMIT_USER, LakeSnapshot
+from streamhouse_spark.lake.model import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.lake.plan import round_begin
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import actions as act
