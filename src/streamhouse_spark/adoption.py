@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.clock import World
 from streamhouse_spark.creation import create_action, put_first_record
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -40,11 +41,11 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import TablePath, is_text_list
 from streamhouse_spark.paths import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
+from streamhouse_spark.storage import Storage
 from streamhouse_spark.values import join_names, parse_names
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.adopted_rows import AdoptedBucket
-    from streamhouse_spark.warehouse import Warehouse
 
 _RACES_MAX = 5
 _FORMAT = "table.datalake.format"
@@ -74,7 +75,9 @@ class AdoptReport:
 
 
 def adopt_table(
-    warehouse: Warehouse,
+    storage: Storage,
+    settings: Mapping[str, str],
+    world: World,
     name: str,
     lake: str | None,
     primary_key: Sequence[str],
@@ -89,11 +92,11 @@ def adopt_table(
         raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
     if not is_text_list(primary_key):
         raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
-    lake_format = _format_of(warehouse, source, properties or {})
+    lake_format = _format_of(storage, settings, source, properties or {})
     place = lake_location(source, "", taken=False, lake_format=lake_format)
-    adopter = _Adopter(warehouse, path, lake_format, place, tuple(primary_key), dict(properties or {}))
+    adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
-        adopter.require_free(names.resolve(warehouse.storage, path))
+        adopter.require_free(names.resolve(storage, path))
         return adopter.report(adopter.examined())
     for _ in range(_RACES_MAX):
         found = adopter.adopt()
@@ -102,20 +105,22 @@ def adopt_table(
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
-def _format_of(warehouse: Warehouse, source: TablePath, properties: Mapping[str, str]) -> LakeFormat:
+def _format_of(
+    storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
+) -> LakeFormat:
     """As the properties say, or as the one table is that lies in the warehouse. Raises `InvalidOptionError`."""
     said = str(properties.get(_FORMAT, "")).strip().lower()
     if said:
         return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
-    if any(name.startswith("lake.") for name in warehouse.settings):
+    if any(name.startswith("lake.") for name in settings):
         return "iceberg"
     iceberg, paimon = (
-        bool(warehouse.storage.list_names(f"{lake_location(source, '', taken=False, lake_format=of)}/{folder}/"))
+        bool(storage.list_names(f"{lake_location(source, '', taken=False, lake_format=of)}/{folder}/"))
         for of, folder in (("iceberg", "metadata"), ("paimon", "schema"))
     )
     if iceberg and paimon:
         raise InvalidOptionError(
-            f"there are an Iceberg table and a Paimon table {source} in {warehouse.url}/{LAKE_PREFIX}; "
+            f"there are an Iceberg table and a Paimon table {source} in {storage.url}/{LAKE_PREFIX}; "
             f"say which one by {_FORMAT}"
         )
     return "paimon" if paimon else "iceberg"
@@ -123,7 +128,9 @@ def _format_of(warehouse: Warehouse, source: TablePath, properties: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class _Adopter:
-    warehouse: Warehouse
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
     path: TablePath
     lake_format: LakeFormat
     place: str
@@ -131,17 +138,15 @@ class _Adopter:
     properties: Mapping[str, str]
 
     def require_free(self, pointer: NamePointer) -> None:
-        storage, world = self.warehouse.storage, self.warehouse.world
+        storage, world = self.storage, self.world
         if not free(storage, world, self.path, pointer):
             raise TableExistsError(
-                f"table {self.path} exists in {self.warehouse.url}; drop it first, or adopt under another name"
+                f"table {self.path} exists in {self.storage.url}; drop it first, or adopt under another name"
             )
 
     def lake(self) -> LakeAdoption:
         try:
-            return lake_adoption(
-                self.warehouse.storage, self.warehouse.settings, self.warehouse.world, self.lake_format
-            )
+            return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("streamhouse_spark"):
                 raise
@@ -168,7 +173,7 @@ class _Adopter:
     def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
         """None for an owner that was dropped long ago."""
         try:
-            return CommitLog(self.warehouse.storage, owner, self.warehouse.world).refresh()
+            return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
         if self._is_buried(owner):
@@ -179,16 +184,16 @@ class _Adopter:
         )
 
     def _is_buried(self, owner: str) -> bool:
-        _, floor = newest_floor(self.warehouse.storage, owner)
+        _, floor = newest_floor(self.storage, owner)
         return floor is not None and floor.floor >= TOMBSTONE
 
     def _is_named(self, state: TableState) -> bool:
         path = parse_table_name(state.name).path
-        return names.resolve(self.warehouse.storage, path).uuid == state.table_uuid
+        return names.resolve(self.storage, path).uuid == state.table_uuid
 
     def adopt(self) -> Adoptable | None:
         """One attempt; None where the name was lost to another."""
-        storage, world = self.warehouse.storage, self.warehouse.world
+        storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
         found = self.examined()
@@ -245,14 +250,14 @@ class _Adopter:
         """Drop the table without a name that has claimed the lake. Raises `LakeMismatchError` if it got one."""
         if self._owning_state(found, owner) is None:
             return
-        log = CommitLog(self.warehouse.storage, owner, self.warehouse.world)
+        log = CommitLog(self.storage, owner, self.world)
         log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
         if not log.state.dropped:
             raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
 
     def _claim(self, found: Adoptable, uuid: str) -> None:
         """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
-        storage, world = self.warehouse.storage, self.warehouse.world
+        storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()
         spec, lake = LakeTableSpec.of(created), self.lake()

@@ -263,7 +263,9 @@ class Warehouse:
         """
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))
-        return adopt_table(self, name, lake, primary_key, properties, dry_run=dry_run)
+        return adopt_table(
+            self._storage, self._settings, self._world, name, lake, primary_key, properties, dry_run=dry_run
+        )
 
     def table(self, name: str) -> Table:
         """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""

@@ -18,7 +18,8 @@ from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake import bucket_files, footer_seal, iceberg_compact_keyed
-from streamhouse_spark.lake.files import StorageFiles, lake_files
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.model import LakeSplit
 from streamhouse_spark.lake.parquet_read import has_whole_footer
 from streamhouse_spark.storage_local import LocalStorage

@@ -137,7 +137,7 @@ class Simulation:
         def find(table, columns, keys):
             while self.busy and self.random.random() < 0.25:
                 self.change()
-            return Lookup(table).matches(keys, columns=columns, max_staleness_ms=0)
+            return Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0)
 
         plan = self.plan
         return Lookups(

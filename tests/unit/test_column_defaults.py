@@ -261,7 +261,7 @@ class TestPrimaryKeys:
         table.delete([2])
         table.upsert([{"id": 2, "a": "b"}], columns=["a"])
         assert rows_of(table) == [(1, None, 1, 5), (2, "b", 7, None)]
-        log = {row["id"]: row for row in table.keyed.lookup.rows([1, 2]).to_pylist()}
+        log = {row["id"]: row for row in table.lookup([1, 2]).to_pylist()}
         assert (log[2]["a"], log[2]["n"], log[2]["z"]) == ("b", 7, None)
 
     def test_a_partial_update_needs_no_column_that_has_a_default(self, keyed):

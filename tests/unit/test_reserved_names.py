@@ -125,9 +125,9 @@ class TestATableFromBefore:
 
     def test_one_row_that_only_arrow_can_read(self, older):
         """The column stands in a lookup twice then, and `lookup_one` has the table's."""
-        plan = older.keyed.lookup_one._plan(older.keyed.shape(), None)
-        assert older.keyed.lookup_one._by_arrow(plan, [1], None, None) == self.ROWS[0]
-        assert older.keyed.lookup_one._by_arrow(plan, [3], None, None) is None
+        plan = older._lookup_one._plan(older.keyed.shape(), None)
+        assert older._lookup_one._by_arrow(plan, [1], None, None) == self.ROWS[0]
+        assert older._lookup_one._by_arrow(plan, [3], None, None) is None
 
     def test_renaming_the_column_mends_it(self, older):
         older.rename_column("_found", "was_found")

@@ -11,6 +11,7 @@ from streamhouse_spark.conversion import Conversion
 from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keyed_join import LookupPlan
+from streamhouse_spark.keyed_lookup import Lookup
 from streamhouse_spark.lake.tiering import run_tasks_locally
 
 SLICE_BYTES = 400
@@ -139,7 +140,7 @@ def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch
     assert found(found_by_prefix) == [rows[6]]
     plan = LookupPlan.of(table.state, ["k"], {"k": "id"}, None, "left", "")
     asked = pa.record_batch({"k": pa.array([*range(ROWS), 10**6])})
-    joined = pa.Table.from_batches(plan.batches(asked, table.keyed.lookup.matches)).to_pylist()
+    joined = pa.Table.from_batches(plan.batches(asked, Lookup(table.keyed).matches)).to_pylist()
     assert [r["k"] for r in joined] == [*range(ROWS), 10**6]
     assert [r["text"] for r in joined] == [rows.get(r["k"], {}).get("text") for r in joined]
 

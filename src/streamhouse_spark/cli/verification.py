@@ -9,7 +9,7 @@ import numpy as np
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.model import LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet_read import OffsetFile, has_whole_footer, offset_file
 from streamhouse_spark.log.segment_reader import verify_segment

@@ -9,7 +9,7 @@ import pyarrow as pa
 from streamhouse_spark.datasource.kept_tails import kept_tails
 from streamhouse_spark.datasource.pieces import KeyedColumns, KeyedPiece, LakePiece, ReadPlan
 from streamhouse_spark.keys.tail import Tail
-from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.model import LakeSplit
 from streamhouse_spark.lake.split_read import read_split as read_lake_split
 from streamhouse_spark.log.scan import LogSplit, read_split

@@ -24,7 +24,8 @@ from streamhouse_spark.datasource.pieces import (
 )
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.files import FileAccess, lake_files
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.files import FileAccess
 from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.split_read import read_split as read_lake_split

@@ -24,7 +24,6 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keyed_intents import IntentWrite
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.read_base import READING, ReadBase
-from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.options import WriteOptions
 from streamhouse_spark.reserved_names import INTERNAL, require_unlike
 from streamhouse_spark.schema import TableSchema
@@ -142,7 +141,7 @@ class RowLevelWriter(DataSourceArrowWriter):
         if all_staged(found) is not None:
             staging = self._staging
             table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
-            require_history(table.log, [self._read.history], READING)
+            table.log.require_history([self._read.history], READING)
             commit_intents(table, staging, found, transaction=None, read=self._read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

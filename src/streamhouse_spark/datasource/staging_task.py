@@ -18,7 +18,6 @@ from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
-from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.rows import filled
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.table import Table
@@ -108,7 +107,7 @@ def require_planned(table: Table, messages: Sequence[StagedMessage]) -> None:
     refuse.
     """
     own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
-    require_history(table.log, own, f"a write to {table.name} was planned")
+    table.log.require_history(own, f"a write to {table.name} was planned")
 
 
 def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:

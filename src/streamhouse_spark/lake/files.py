@@ -7,7 +7,7 @@ warehouse go through its `Storage`, so that they are as durable and as carefully
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -88,16 +88,6 @@ class StorageFiles:
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
         return self.storage.create(self.key_of(location))
-
-
-def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
-    """How to reach the data files around ``location``, inside the warehouse or outside."""
-    inside = StorageFiles(storage)
-    if inside.holds(location):
-        return inside
-    from streamhouse_spark.lake.iceberg_io import outside_files
-
-    return outside_files(settings, location)
 
 
 class RangeReader(io.RawIOBase):

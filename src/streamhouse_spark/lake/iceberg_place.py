@@ -16,8 +16,9 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.files import FileAccess, StorageFiles
 from streamhouse_spark.lake.iceberg_errors import catalog_answers, commit_answers
 from streamhouse_spark.lake.iceberg_evolve import Evolved, commit_columns, evolved, iceberg_columns
 from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties, manifests_of

@@ -21,7 +21,8 @@ from streamhouse_spark.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from streamhouse_spark.lake.files import FileAccess, StorageFiles, lake_files
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.files import FileAccess, StorageFiles
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon_evolve import evolved, paimon_columns
 from streamhouse_spark.lake.paimon_io import PaimonFiles

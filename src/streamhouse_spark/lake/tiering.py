@@ -30,7 +30,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.bucket_files import write_files, write_rows
-from streamhouse_spark.lake.files import lake_files
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake.live_files import LiveFile

@@ -19,7 +19,7 @@ looked for with the floor, about once a minute, and on a local disk before each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from streamhouse_spark.aftermath import after_commit
@@ -287,6 +287,15 @@ class CommitLog:
         if mark.number > state.version:
             state = self.refresh()
         return standing.relation(self._storage, state, mark, self.check_floor)
+
+    def require_history(self, marks: Iterable[HistoryMark | None], who: str) -> None:
+        """See that what somebody holds, who read the log at these records, is of this log. Nothing is written.
+
+        Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
+        """
+        for mark in {mark for mark in marks if mark is not None}:
+            if self.relation(mark) is Relation.OTHER:
+                raise standing.other_history(self.state.name, mark, who)
 
     def _floor_allows(self, read_from: int) -> bool:
         """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""

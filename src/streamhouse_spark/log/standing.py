@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log.anchors import HistoryMark, Relation
@@ -11,9 +10,6 @@ from streamhouse_spark.log.record import has_record, read_attempt
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.paths import commit_key
 from streamhouse_spark.storage import Storage
-
-if TYPE_CHECKING:
-    from streamhouse_spark.log.commit_log import CommitLog
 
 
 def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
@@ -67,16 +63,6 @@ def mixed(found: CorruptDataError | DifferentHistoryError) -> CorruptDataError:
         "backup. Stop all writers, then restore the table's commits folder from one backup as a whole, or delete this "
         "record and those behind it, whose rows are lost"
     )
-
-
-def require_history(log: CommitLog, marks: Iterable[HistoryMark | None], who: str) -> None:
-    """See that what somebody holds, who read the log at these records, is of this log. Nothing is written.
-
-    Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
-    """
-    for mark in {mark for mark in marks if mark is not None}:
-        if log.relation(mark) is Relation.OTHER:
-            raise other_history(log.state.name, mark, who)
 
 
 def other_history(table: str, mark: HistoryMark, who: str) -> DifferentHistoryError:

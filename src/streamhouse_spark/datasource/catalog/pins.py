@@ -16,7 +16,6 @@ from streamhouse_spark.forks import new_lock
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.history import state_at
-from streamhouse_spark.log.standing import require_history
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.pin import pin_as_of
 from streamhouse_spark.table import Table
@@ -119,7 +118,7 @@ def pinned(connection: Connection, pin: ReadPin) -> tuple[Table, TableState]:
     """
     table = connection.table_by_uuid(pin.table, pin.uuid)
     if pin.attempt is not None:
-        require_history(table.log, [HistoryMark(pin.commit, pin.attempt)], f"a query of {pin.name} began")
+        table.log.require_history([HistoryMark(pin.commit, pin.attempt)], f"a query of {pin.name} began")
     state = _STATES.get(pin)
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)

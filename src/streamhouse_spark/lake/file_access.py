@@ -1,0 +1,18 @@
+"""How the data files around a location are reached: in the warehouse, or in a catalog's own storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streamhouse_spark.lake.files import FileAccess, StorageFiles
+from streamhouse_spark.storage import Storage
+
+
+def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
+    """How to reach the data files around ``location``, inside the warehouse or outside."""
+    inside = StorageFiles(storage)
+    if inside.holds(location):
+        return inside
+    from streamhouse_spark.lake.iceberg_io import outside_files
+
+    return outside_files(settings, location)
