@@ -10,7 +10,7 @@ from unittest import mock
 
 from streamhouse_spark import keyed_table, pin, union_read
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.kv import tablet_history
+from streamhouse_spark.kv import staged_changes, tablet_history
 from streamhouse_spark.lake import (
     footer_seal,
     iceberg_maintain,
@@ -184,7 +184,13 @@ def merged_segments_are_not_looked_up_among_the_condemned() -> Iterator[None]:
 
     from streamhouse_spark import table
 
-    with patched((table, "merge", forgetful), (merge, "STAGED_AGE_MS_MAX", INFINITE_MS)):
+    with patched((table, "merge", forgetful), (staging, "STAGED_AGE_MS_MAX", INFINITE_MS)):
+        yield
+
+
+@plant
+def changes_by_key_are_committed_however_old() -> Iterator[None]:
+    with patched((staged_changes, "is_kept", lambda *_: True)):
         yield
 
 

@@ -20,6 +20,7 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.moved_cases import MOVED_FINDERS
 from faults.plants import PLANTS
 from faults.scenarios import Run
+from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
 from streamhouse_spark import union_read
 from streamhouse_spark.errors import (
@@ -391,6 +392,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "base_offsets_come_from_the_state_at_staging": interleaving("append inline", "appends"),
     "condemned_segments_are_committed": interleaving("append objects", "sleeps while others clean"),
     "merged_segments_are_not_looked_up_among_the_condemned": interleaving("merge", "sleeps while others clean"),
+    "changes_by_key_are_committed_however_old": lambda: check_sleepers("upserts", 2),
     "merge_does_not_look_at_its_inputs_again": a_merge_while_others_append_and_merge,
     "an_older_batch_of_a_stream_is_a_replay": histories.a_stream_with_an_older_checkpoint,
     "tablets_are_found_by_uuid_and_offset_alone": histories.sums_of_a_restored_table,

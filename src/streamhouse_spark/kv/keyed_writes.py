@@ -13,10 +13,10 @@ replay.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeGuard
 
 from streamhouse_spark.aftermath import after_commit
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
@@ -96,8 +96,8 @@ class KeyedWriter:
                 made = staged.get(bucket)
                 if bucket in ready and ready[bucket].fits(state, seen_from(ready[bucket].at), time_ms):
                     staged[bucket] = ready[bucket].placed(at)
-                elif made is not None and made.values is not None and made.at == seen_from(made.at):
-                    staged[bucket] = replace(made, at=at)  # made here by an earlier attempt
+                elif _is_as_made(made, seen_from, state, time_ms):
+                    staged[bucket] = replace(made, at=at)  # by an earlier attempt
                 else:
                     moved[bucket] = at
             staged.update(self.stager.staged(batches, moved, state))
@@ -160,6 +160,15 @@ class KeyedWriter:
                     tablet.truncate(s.at[0], after=found.history, history=history)
                     found = found._replace(history=history)
                 tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
+
+
+def _is_as_made(
+    made: StagedChanges | None, seen_from: Callable[[Place], Place], state: TableState, time_ms: int
+) -> TypeGuard[StagedChanges]:
+    """Whether changes that this process worked out are right where the bucket is now, and their file is there."""
+    if made is None or made.values is None or made.at != seen_from(made.at):
+        return False
+    return made.is_kept(state, time_ms)
 
 
 def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:

@@ -27,10 +27,9 @@ from streamhouse_spark.kv.value_format import UnknownSchemaError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX, inline_share
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
-from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Storage
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -53,9 +52,8 @@ class _Deletions:
 
     def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
         """Whether a record at this time may add them; not where cleaning may have the files."""
-        keys = {segment_key(state.table_uuid, s.segment.uuid) for s in self.segments if s.segment.uuid is not None}
-        is_young = time_ms - self.staged_ms <= STAGED_AGE_MS_MAX
-        return self.at == place_of(state, bucket) and is_young and not keys & state.condemned.keys()
+        uuids = [staged.segment.uuid for staged in self.segments]
+        return self.at == place_of(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.retention import plan_trim
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segment_writer import SegmentShape, stage_object
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Storage
 
 CHANGES_MIN: Final = 1 << 20
@@ -74,9 +73,11 @@ def write_snapshots(
     written = _written(log, storage, world, shape, buckets, tablet_of)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
-        if time_ms - began_ms > STAGED_AGE_MS_MAX:
-            return ()  # cleaning may have taken the files for orphans
-        return [snapshot for snapshot in written if _is_news(current, snapshot)]
+        return [
+            snapshot
+            for snapshot in written
+            if _is_news(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
+        ]
 
     committed = log.commit(plan)
     return sum(committed.state.snapshots.get(s.bucket) == s for s in written)
@@ -112,8 +113,7 @@ def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
     is_newer = known is None or known.offset < snapshot.offset
     bucket = snapshot.bucket
     of_table = state.first_offset(bucket) == snapshot.begins < snapshot.offset <= state.buckets[bucket].end
-    keys = {segment_key(state.table_uuid, s.uuid or "") for s in snapshot.segments}
-    return is_newer and of_table and not keys & state.condemned.keys()
+    return is_newer and of_table
 
 
 @dataclass(frozen=True, slots=True)

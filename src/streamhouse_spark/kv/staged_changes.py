@@ -23,11 +23,10 @@ from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, STAGED_AGE_MS_MAX, inline_share
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.parallel import in_parallel
-from streamhouse_spark.paths import segment_key
 from streamhouse_spark.properties import INSERT_EXISTING
 from streamhouse_spark.slicing import ROW_BYTES_MAX
 from streamhouse_spark.storage import Storage
@@ -52,6 +51,12 @@ class StagedChanges:
     segment: StagedSegment | None
     values: Mapping[bytes, bytes | None] | None
     """What they make of a tablet; None where another process worked them out."""
+    staged_ms: int
+    """Store time at which staging began."""
+
+    def is_kept(self, state: TableState, time_ms: int) -> bool:
+        """Whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
+        return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
     def offsets(self) -> OffsetRange:
@@ -87,13 +92,10 @@ class PreparedChanges:
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
         if (has_rows or had_rows) and at != self.at:
             return False
-        if time_ms - self.staged_ms > STAGED_AGE_MS_MAX:
-            return False
-        uuid = None if self.segment is None else self.segment.segment.uuid
-        return uuid is None or segment_key(state.table_uuid, uuid) not in state.condemned
+        return self.placed(at).is_kept(state, time_ms)
 
     def placed(self, at: Place) -> StagedChanges:
-        return StagedChanges(at, self.segment, None)
+        return StagedChanges(at, self.segment, None, self.staged_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,13 @@ class ChangeStager:
         Durable when this returns, or carried along. Raises `TabletAheadError`, and `OffsetsTrimmedError`,
         `StorageError` where the rows cannot be had or the changes not be stored.
         """
+        staged_ms = self.storage.now_ms()
         changes = {bucket: self._changes(bucket, batches[bucket], state, at) for bucket, at in places.items()}
         segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
-        return {bucket: StagedChanges(places[bucket], segments.get(bucket), c.values) for bucket, c in changes.items()}
+        return {
+            bucket: StagedChanges(places[bucket], segments.get(bucket), found.values, staged_ms)
+            for bucket, found in changes.items()
+        }
 
     def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> Changes:
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)

@@ -26,7 +26,7 @@ from streamhouse_spark.log.segment_writer import (
     one_batch,
     write_batches,
 )
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats, united_partitions, united_stats
 from streamhouse_spark.paths import segment_key
@@ -114,12 +114,10 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     merged = [_merged(state, storage, records, world.ids.new_uuid(), run, shape) for run in runs]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
-        if time_ms - began_ms > STAGED_AGE_MS_MAX:
-            return ()  # cleaning may have removed the merged segments as orphans, and forgotten that it did
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
             for run, segment in zip(runs, merged, strict=True)
-            if _still_live(current, run) and segment_key(state.table_uuid, segment.uuid or "") not in current.condemned
+            if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
         )
 
     committed = log.commit(plan)

@@ -253,16 +253,23 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
         written = state.schemas[schema_id]
         if not written_fits(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
             raise altered_meanwhile(state)
-    condemned = [
-        s.segment.uuid
-        for s in staged.segments
-        if s.segment.uuid and segment_key(state.table_uuid, s.segment.uuid) in state.condemned
-    ]
-    if condemned or (staged.segments and now_ms - staged.staged_ms > STAGED_AGE_MS_MAX):
+    if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
+        age_ms = now_ms - staged.staged_ms
         raise CommitConflictError(
-            f"{state.name}: rows were staged so long ago that cleaning may have removed them (segments {condemned}); "
-            "nothing was written, write them again",
+            f"{state.name}: rows were staged so long ago ({age_ms} ms) that cleaning may have removed them; nothing "
+            "was written, write them again",
         )
+
+
+def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
+    """Whether cleaning cannot have removed segments of these uuids that nobody has named since they were staged.
+
+    It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
+    each attempt to commit them: its process may have slept since.
+    """
+    if now_ms - staged_ms > STAGED_AGE_MS_MAX:
+        return False
+    return not any(uuid and segment_key(state.table_uuid, uuid) in state.condemned for uuid in segments)
 
 
 def altered_meanwhile(state: TableState) -> CommitConflictError:
