@@ -74,7 +74,7 @@ def commits_what_tasks_prepared(table: Table) -> dict[int, tuple[int, str]]:
         return BucketIntents(rows.take(pa.array(places)), np.zeros(len(places), np.bool_))
 
     intents = {bucket: partial(read, chosen) for bucket, chosen in places.items()}
-    commit(table, write, intents, prepare(table, write, intents))
+    commit(table.keyed, write, intents, prepare(table.keyed, write, intents))
     return ROWS | NEW
 
 

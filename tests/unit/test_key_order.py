@@ -99,8 +99,8 @@ def test_intents_of_several_processes(table):
         return BucketIntents(pa.table(arrays, names=list(schema.names)), np.array([True]))
 
     write = IntentWrite()
-    prepared = keyed_intents.prepare(table, write, {0: intents})
-    keyed_intents.commit(table, write, {0: intents}, prepared)
+    prepared = keyed_intents.prepare(table.keyed, write, {0: intents})
+    keyed_intents.commit(table.keyed, write, {0: intents}, prepared)
     assert pairs(table) == {(2, 1)}
 
 

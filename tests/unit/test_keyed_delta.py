@@ -29,7 +29,9 @@ class Joined:
         columns = {
             "left": self.plan.columns_of("left"), "right": self.plan.columns_of("right"), "into": self.plan.target_key
         }  # fmt: skip
-        find = [partial(Lookup(t.keyed).matches, columns=columns[n], max_staleness_ms=0) for n, t in self.tables.items()]
+        find = [
+            partial(Lookup(t.keyed).matches, columns=columns[n], max_staleness_ms=0) for n, t in self.tables.items()
+        ]
         key = self.plan.left_key if side == "left" else self.plan.right_key
         schema = pa.schema([self.tables[side].schema.field(name) for name in key])
         rows = [dict(zip(key, values, strict=True)) for values in keys]

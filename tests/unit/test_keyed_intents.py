@@ -92,7 +92,7 @@ class Intents:
         return read
 
     def prepared(self, table, write=None):
-        made = prepare(table, write or IntentWrite(), self.readers())
+        made = prepare(table.keyed, write or IntentWrite(), self.readers())
         self.read.clear()
         return made
 
@@ -117,7 +117,7 @@ class TestPrepared:
         assert {p.bucket for p in prepared} == set(range(BUCKETS))
         driver = other_process().table(NAME)
         folder = on_host("driver")
-        offsets = commit(driver, IntentWrite(), intents.readers(), prepared)
+        offsets = commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert not folder.exists()
         uuids = {s.uuid for s in driver.state.live_segments()}
@@ -132,7 +132,7 @@ class TestPrepared:
     def test_the_host_that_prepared_goes_on_with_them(self, sums):
         for n in range(3):
             intents = Intents(sums, *upserts(row(1, n=1), row(2, n=10)))
-            commit(sums, IntentWrite(), intents.readers(), intents.prepared(sums))
+            commit(sums.keyed, IntentWrite(), intents.readers(), intents.prepared(sums))
             assert intents.read == []
             assert found(sums) == {1: (None, n + 1), 2: (None, 10 * (n + 1))}
 
@@ -142,7 +142,7 @@ class TestPrepared:
         intents = Intents(table, *upserts(*NINE[:5]), (row(77), True))
         prepared = intents.prepared(table)
         assert {p.segment for p in prepared} == {None}
-        assert commit(table, IntentWrite(), intents.readers(), prepared) == {}
+        assert commit(table.keyed, IntentWrite(), intents.readers(), prepared) == {}
         assert table.refresh().version == version
         assert intents.read == []
 
@@ -150,7 +150,7 @@ class TestPrepared:
         table.upsert([row(1, "a", 1)])
         write = IntentWrite(columns=("n",))
         intents = Intents(table, *upserts(row(1, None, 5), row(2, None, 6)))
-        commit(table, write, intents.readers(), intents.prepared(table, write))
+        commit(table.keyed, write, intents.readers(), intents.prepared(table, write))
         assert intents.read == []
         assert found(table) == {1: ("a", 5), 2: (None, 6)}
 
@@ -162,14 +162,14 @@ class TestPrepared:
             intents = Intents(sums, *upserts(*NINE))
             prepared = intents.prepared(sums)
             outcomes.append(
-                commit(sums, IntentWrite(), intents.readers(), prepared, transaction=Transaction("query", 7))
+                commit(sums.keyed, IntentWrite(), intents.readers(), prepared, transaction=Transaction("query", 7))
             )
             assert intents.read == []
         assert outcomes[0] == outcomes[1]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     def test_an_empty_transaction_is_remembered(self, table):
-        commit(table, IntentWrite(), {}, transaction=Transaction("query", 3))
+        commit(table.keyed, IntentWrite(), {}, transaction=Transaction("query", 3))
         assert table.refresh().transactions["query"].version == 3
 
 
@@ -178,7 +178,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         other_process().table(NAME).upsert([row(0, "rival", 100)])
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         (moved,) = intents.read
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
         assert moved in {0, 1, 2}
@@ -196,7 +196,7 @@ class TestMoved:
         driver = Warehouse("wh", storage=FaultyStorage(store, plan), world=sim_world(50, clock)).table(NAME)
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
-        commit(driver, IntentWrite(), intents.readers(), prepared)
+        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert taken
         assert intents.read == list(taken[0])
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
@@ -209,7 +209,7 @@ class TestMoved:
             parts.append((intents, intents.prepared(sums)))
         on_host("driver")
         for intents, prepared in parts:
-            commit(sums, IntentWrite(), intents.readers(), prepared)
+            commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert parts[0][0].read == []
         assert sorted(parts[1][0].read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 2))
@@ -220,7 +220,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.truncate()
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -229,7 +229,7 @@ class TestMoved:
         prepared = intents.prepared(sums)
         sums.upsert(NINE)
         sums.truncate()
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -237,7 +237,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.add_columns("note STRING")
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
         assert sums.to_arrow()["note"].null_count == 9
@@ -255,10 +255,10 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         with pytest.raises(CommitConflictError, match="altered"):
-            commit(driver, IntentWrite(), intents.readers(), prepared)
+            commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert found(sums) == {}
         driver.refresh()
-        commit(driver, IntentWrite(), intents.readers(), prepared)
+        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     @pytest.mark.parametrize(("before", "after"), [("allow", "ignore"), ("ignore", "allow")])
@@ -268,7 +268,7 @@ class TestMoved:
         intents = Intents(table, (row(4), True))
         prepared = intents.prepared(table)
         table.alter_properties({"table.delete.behavior": after})
-        commit(table, IntentWrite(), intents.readers(), prepared)
+        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(intents.read) == 1
         assert (4 in found(table)) == (after == "ignore")
 
@@ -276,7 +276,7 @@ class TestMoved:
         intents = Intents(table, *upserts(*NINE))
         prepared = intents.prepared(table)
         table.alter_properties({"comment": "new"})
-        commit(table, IntentWrite(), intents.readers(), prepared)
+        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert len(found(table)) == 9
 
@@ -295,7 +295,7 @@ class TestFiles:
         intents = Intents(table, *upserts(*NINE))
         prepared = intents.prepared(table)
         clock.advance(13 * HOUR_MS)
-        commit(table, IntentWrite(), intents.readers(), prepared)
+        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert not {p.segment.segment.uuid for p in prepared} & {s.uuid for s in table.state.live_segments()}
         assert len(found(table)) == 9
@@ -307,7 +307,7 @@ class TestFiles:
         key = segment_key(table.uuid, lost.segment.segment.uuid)
         table.log.commit(lambda _state, _ms: (Condemn((key,)),))
         table.storage.delete(key)
-        commit(table, IntentWrite(), intents.readers(), prepared)
+        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == [lost.bucket]
         assert found(table) == dict.fromkeys(range(9), ("new", 1))
 
@@ -325,7 +325,7 @@ class TestFiles:
                 rival.log.commit(lambda _state, _ms: (Condemn((key,)),))
 
         driver = Warehouse("wh", storage=FaultyStorage(memory, plan), world=sim_world(50, clock)).table(NAME)
-        commit(driver, IntentWrite(), intents.readers(), prepared)
+        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert driver.state.version == number + 1
         assert intents.read == [lost.bucket]
         memory.delete(key)
@@ -335,7 +335,7 @@ class TestFiles:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         other_process().table(NAME).upsert([row(0, "rival", 100)])
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         keys = defaultdict(set)
         live = {s.uuid for s in sums.state.live_segments()}
         for p in prepared:
@@ -360,7 +360,7 @@ class TestOverwriting:
         assert not folder.exists()  # rows that were there count for nothing
         other_process().table(NAME).upsert([row(key, "rival", 100) for key in range(30)])
         folder = on_host("driver")
-        commit(table, write, intents.readers(), prepared)
+        commit(table.keyed, write, intents.readers(), prepared)
         assert intents.read == []
         assert not folder.exists()
         assert found(table) == dict.fromkeys(range(9), ("new", 1)) | {3: ("last", 3)}
@@ -368,7 +368,7 @@ class TestOverwriting:
 
     def test_nothing_empties_the_table(self, table):
         table.upsert(NINE)
-        commit(table, IntentWrite(overwrites=True), {})
+        commit(table.keyed, IntentWrite(overwrites=True), {})
         assert found(table) == {}
 
 
@@ -382,7 +382,7 @@ class TestRewriting:
         on_host("task")
         prepared = intents.prepared(table, self.WRITE)
         folder = on_host("driver")
-        commit(table, self.WRITE, intents.readers(), prepared, read=read)
+        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
         assert intents.read == []
         assert not folder.exists()
         expected = {key: ("new", 1) for key in range(9) if key != 3} | {1: ("set", 2), 2: ("again", 0)}
@@ -397,7 +397,7 @@ class TestRewriting:
         prepared = intents.prepared(table, self.WRITE)
         assert len(prepared) == 1
         with pytest.raises(CommitConflictError, match="run the statement again"):
-            commit(table, self.WRITE, intents.readers(), prepared, read=read)
+            commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
         assert found(table)[0] == ("rival", 100)
 
     def test_two_rows_of_one_key_are_refused_by_who_commits(self, table, caplog):
@@ -407,7 +407,7 @@ class TestRewriting:
         assert "left to who commits" in caplog.text
         read = ReadBase.of(table.state)
         with pytest.raises(SchemaMismatchError, match=r"2 rows of one primary key \(id = 7\)"):
-            commit(table, self.WRITE, intents.readers(), prepared, read=read)
+            commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
 
 
 class TestLeftOut:
@@ -418,13 +418,13 @@ class TestLeftOut:
         prepared = intents.prepared(table)
         assert prepared == ()
         with pytest.raises(InvalidOptionError, match="takes no deletions"):
-            commit(table, IntentWrite(), intents.readers(), prepared)
+            commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(found(table)) == 9
 
     def test_buckets_that_nobody_prepared(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         first, *_ = intents.prepared(sums)
-        commit(sums, IntentWrite(), intents.readers(), [first])
+        commit(sums.keyed, IntentWrite(), intents.readers(), [first])
         assert sorted([*intents.read, first.bucket]) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -443,7 +443,7 @@ class TestLeftOut:
         prepared = intents.prepared(task)
         assert failures
         assert len(prepared) == 2
-        commit(sums, IntentWrite(), intents.readers(), prepared)
+        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(intents.read) == 1
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -477,14 +477,14 @@ class TestMerge:
         on_host("driver")
         for ready in (prepared, ()):
             with pytest.raises(SchemaMismatchError, match=r"id = 7.*insert-existing to upsert"):
-                commit(table, self.WRITE, intents.readers(), ready, read=read)
+                commit(table.keyed, self.WRITE, intents.readers(), ready, read=read)
         assert found(table) == before
 
     def test_a_key_that_it_deletes_may_be_inserted(self, table):
         table.upsert([row(1, "old", 1), row(2, "old", 2)])
         intents = Intents(table, (row(1, "new", 7), "insert"), (row(1), "delete"), (row(3, "new", 3), "insert"))
         prepared = intents.prepared(table, self.WRITE)
-        commit(table, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
+        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
         assert found(table) == {1: ("new", 7), 2: ("old", 2), 3: ("new", 3)}
 
     def test_a_property_makes_an_upsert_of_it(self, table):
@@ -492,5 +492,5 @@ class TestMerge:
         table.upsert([row(1, "old", 1)])
         intents = Intents(table, (row(1, "new", 7), "insert"))
         prepared = intents.prepared(table, self.WRITE)
-        commit(table, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
+        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadBase.of(table.state))
         assert found(table) == {1: ("new", 7)}

@@ -47,7 +47,8 @@ def test_a_table_reads_and_writes_on_the_other_side(table, keyed):
     other = travelled(keyed)
     other.upsert([{"id": 2, "v": 2}])
     assert keyed.lookup([2])["v"].to_pylist() == [2]
-    assert travelled(keyed.keyed).lookup_one.row(1) == {"id": 1, "v": 1}
+    travelled(keyed.keyed).upsert([{"id": 3, "v": 3}])
+    assert keyed.lookup_one(3) == {"id": 3, "v": 3}
 
 
 def test_a_warehouse_travels(wh, table):

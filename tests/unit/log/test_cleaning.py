@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
+from streamhouse_spark import union_read
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableNotFoundError
 from streamhouse_spark.log.cleaning import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.scan import plan_range, read_split
@@ -149,14 +150,14 @@ class TestProcessThatSleptPastTheGrace:
     def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
         for i in range(5):
             table.append([{"id": i}])
-        read, naps = table.read_hot, []
+        read, naps = union_read.read_hot, []
 
-        def sleepy(pin, projection):
+        def sleepy(table, pin, projection):
             if not naps:
                 naps.append(slept())
-            return read(pin, projection)
+            return read(table, pin, projection)
 
-        monkeypatch.setattr(table, "read_hot", sleepy)
+        monkeypatch.setattr(union_read, "read_hot", sleepy)
         assert table.to_arrow().num_rows == 215
 
     def test_a_tail_whose_caller_slept_goes_on(self, table, slept):
