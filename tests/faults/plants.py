@@ -137,7 +137,6 @@ def failed_append_deletes_its_segments() -> Iterator[None]:
                     log._storage.delete(segment_key(staged.table_uuid, piece.segment.uuid))
             raise
 
-    from streamhouse_spark import table
 
     with patched((table, "commit_staged", commit)):
         yield
@@ -157,7 +156,6 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
         with patched((staging, "_append_action", stale)):
             return original(log, staged, **kwargs)
 
-    from streamhouse_spark import table
 
     with patched((table, "commit_staged", commit)):
         yield
@@ -182,9 +180,9 @@ def merged_segments_are_not_looked_up_among_the_condemned() -> Iterator[None]:
         with patched((log, "commit", without_condemned)):
             return original(log, *args)
 
-    from streamhouse_spark import table
+    from streamhouse_spark import segment_merging
 
-    with patched((table, "merge", forgetful), (staging, "STAGED_AGE_MS_MAX", INFINITE_MS)):
+    with patched((segment_merging, "merge", forgetful), (staging, "STAGED_AGE_MS_MAX", INFINITE_MS)):
         yield
 
 
@@ -430,7 +428,6 @@ def overwrite_takes_two_records() -> Iterator[None]:
             log.commit(lambda current, _: staging.truncating(current))
         return original(log, staged, **kwargs)
 
-    from streamhouse_spark import table
 
     with patched((table, "commit_staged", commit)):
         yield
@@ -445,7 +442,6 @@ def truncation_is_planned_once() -> Iterator[None]:
         KNOWN_ENDS.setdefault(current.table_uuid, current.ends)
         return (replace(found, offsets=KNOWN_ENDS[current.table_uuid]) for found in original(current))
 
-    from streamhouse_spark import table
 
     KNOWN_ENDS.clear()
     with patched((table, "truncating", stale)):
