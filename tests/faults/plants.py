@@ -137,8 +137,9 @@ def failed_append_deletes_its_segments() -> Iterator[None]:
                     log._storage.delete(segment_key(staged.table_uuid, piece.segment.uuid))
             raise
 
+    from streamhouse_spark import table_staging
 
-    with patched((table, "commit_staged", commit)):
+    with patched((table_staging, "commit_staged", commit)):
         yield
 
 
@@ -156,8 +157,9 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
         with patched((staging, "_append_action", stale)):
             return original(log, staged, **kwargs)
 
+    from streamhouse_spark import table_staging
 
-    with patched((table, "commit_staged", commit)):
+    with patched((table_staging, "commit_staged", commit)):
         yield
 
 
@@ -428,8 +430,9 @@ def overwrite_takes_two_records() -> Iterator[None]:
             log.commit(lambda current, _: staging.truncating(current))
         return original(log, staged, **kwargs)
 
+    from streamhouse_spark import table_staging
 
-    with patched((table, "commit_staged", commit)):
+    with patched((table_staging, "commit_staged", commit)):
         yield
 
 
@@ -442,8 +445,9 @@ def truncation_is_planned_once() -> Iterator[None]:
         KNOWN_ENDS.setdefault(current.table_uuid, current.ends)
         return (replace(found, offsets=KNOWN_ENDS[current.table_uuid]) for found in original(current))
 
-
     KNOWN_ENDS.clear()
+    from streamhouse_spark import table
+
     with patched((table, "truncating", stale)):
         yield
 
