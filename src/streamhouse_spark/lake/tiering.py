@@ -232,7 +232,7 @@ class TieringJob:
             if self._refreshed().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
-                f"the columns of table {state.name} were altered since this round began; plan again"
+                f"the columns of table {state.name} were altered since this round began; try again"
             ) from None
 
     def _require_lake_of(self, state: TableState) -> None:
@@ -242,7 +242,7 @@ class TieringJob:
         now = self._refreshed()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
-                f"table {state.name} was truncated, or its lake is built anew, since this round began; plan again"
+                f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
             )
 
     def _record(self, snapshot: LakeSnapshot) -> None:

@@ -247,7 +247,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
     if staged.table_uuid != state.table_uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
-            "and created again; stage them anew",
+            "and created again; write them again",
         )
     for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
         written = state.schemas[schema_id]
