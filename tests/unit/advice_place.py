@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +126,12 @@ class Advice:
     """A pattern of the message."""
     words: str
     """Words of the source's text, of this condition: all texts with them advise the same."""
+    lakes: tuple[str, ...] = ("iceberg", "paimon")
+
+
+def each_lake(advice: Mapping[Callable[[Place], Case], Advice]) -> list[Any]:
+    """Parameters ``case`` and ``lake`` of a test."""
+    return [pytest.param(c, lake, id=f"{c.__name__}-{lake}") for c, a in advice.items() for lake in a.lakes]
 
 
 def follow(case: Callable[[Place], Case], advice: Advice, place: Place) -> None:

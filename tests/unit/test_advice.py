@@ -16,7 +16,7 @@ from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
-from unit.advice_place import HOUR_MS, Advice, Case, Place, follow, ids_of, lossy_at, tier
+from unit.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, lossy_at, tier
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,6 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
 }
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("case", ADVICE, ids=lambda case: case.__name__)
+@pytest.mark.parametrize(("case", "lake"), each_lake(ADVICE))
 def test_what_it_says_works(case, lake, memory, clock):
     follow(case, ADVICE[case], Place(memory, clock, lake))

@@ -13,7 +13,7 @@ from streamhouse_spark.kv import keyed_writes
 from streamhouse_spark.lake import iceberg_commit, paimon_commit, partition_drop, tiering
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
-from unit.advice_place import Advice, Case, Place, follow, ids_of, tier
+from unit.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -228,7 +228,6 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
 }
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("case", ADVICE, ids=lambda case: case.__name__)
+@pytest.mark.parametrize(("case", "lake"), each_lake(ADVICE))
 def test_what_it_says_works(case, lake, memory, clock):
     follow(case, ADVICE[case], Place(memory, clock, lake))

@@ -12,7 +12,7 @@ from streamhouse_spark.datasource.query_identity import begins_under_used_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.model import StreamBatch, Transaction
-from unit.advice_place import HOUR_MS, Advice, Case, Place, follow, ids_of, tier
+from unit.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, tier
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -295,16 +295,17 @@ def a_stream_from_offsets_that_were_trimmed(place: Place) -> Case:
 
 
 def a_stream_from_a_time_that_was_trimmed(place: Place) -> Case:
-    first_ms = place.table().state.created_ms + 1
     place.clock.advance(HOUR_MS)
-    place.table().append([{"id": 20}])
-    place.table().log.commit(lambda *_: [Trim({0: 15})])
-    options = {"startingTimestamp": str(first_ms)}
-    yield lambda: again(place, Query("t", **options))
-    assert read(again(place, Query("t", **options, failOnDataLoss="false"))) == [15, 16, 17, 18, 19, 20]
-    later = {"startingTimestamp": str(place.table().state.time_ms)}
-    assert read(again(place, Query("t", **later))) == [20]
-    assert read(again(place, Query("t", startingOffsets='{"0": 16}'))) == [16, 17, 18, 19, 20]
+    place.table().append([{"id": i} for i in range(20, 30)])
+    then_ms = place.table().state.time_ms
+    place.clock.advance(HOUR_MS)
+    place.table().append([{"id": 30}])
+    place.table().log.commit(lambda *_: [Trim({0: 25})])
+    yield lambda: again(place, Query("t", startingTimestamp=str(then_ms)))
+    options = {"startingTimestamp": str(then_ms), "failOnDataLoss": "false"}
+    assert read(again(place, Query("t", **options))) == list(range(25, 31))
+    assert read(again(place, Query("t", startingTimestamp=str(then_ms + HOUR_MS)))) == [30]
+    assert read(again(place, Query("t", startingOffsets='{"0": 26}'))) == list(range(26, 31))
     place.table().retier(allow_loss=True)
 
 
@@ -451,7 +452,6 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
 }
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("case", ADVICE, ids=lambda case: case.__name__)
+@pytest.mark.parametrize(("case", "lake"), each_lake(ADVICE))
 def test_what_it_says_works(case, lake, memory, clock):
     follow(case, ADVICE[case], Place(memory, clock, lake))

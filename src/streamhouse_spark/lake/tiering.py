@@ -157,7 +157,7 @@ class TieringJob:
         require_of_history(self._log, newest)
         if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
-                f"table {state.name}: another service tiered rows that were committed since this round began"
+                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
             )
         if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
