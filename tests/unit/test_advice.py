@@ -148,6 +148,14 @@ def a_damaged_manifest(place: Place) -> Case:
     place.table().retier()
 
 
+def a_lost_manifest(place: Place) -> Case:
+    for key in place.lake_files():
+        if key.rpartition("/")[2].startswith(("manifest", "snap-")) or key.endswith(".avro"):
+            place.memory.delete(key)
+    yield lambda: place.table().to_arrow()
+    place.table().retier()
+
+
 def a_place_that_another_table_has(place: Place) -> Case:
     """A lake table of somebody else lies where this table's should."""
     warehouse = place.warehouse()
@@ -303,6 +311,9 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "CORRUPT_DATA",
         r"build the lake anew from the log \(streamhouse retier\)",
         "build the lake anew from the log (streamhouse retier)",
+    ),
+    a_lost_manifest: Advice(
+        "SNAPSHOT_EXPIRED", r"run the query again. If it is gone then too, .*retier", "If it is gone then too"
     ),
     a_place_that_another_table_has: Advice(
         "LAKE_MISMATCH",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv import keyed_writes
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake import iceberg_commit, paimon_commit, partition_drop, tiering
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
@@ -146,6 +148,31 @@ def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
     assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
 
 
+def rewriting_rows_that_changed(place: Place) -> Case:
+    """As UPDATE, DELETE and MERGE do."""
+    table = place.keyed()
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    place.warehouse().table("k").upsert([{"id": 1, "p": "a", "n": 7}])
+    yield lambda: table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+
+
+def rewriting_rows_of_another_history(place: Place) -> Case:
+    table = place.keyed()
+    backup = dict(place.memory._objects)
+    table.upsert([{"id": 3, "p": "a", "n": 7}])
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    place.memory._objects = backup
+    place.warehouse().table("k").upsert([{"id": 4, "p": "a", "n": 7}])
+    table = place.warehouse().table("k")
+    yield lambda: table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+
+
 # -- lakes ------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +246,10 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     dropping_a_partition_beside_quick_processes: Advice(
         "COMMIT_CONFLICT", "drop the partition again", "nothing was deleted, drop the partition again"
+    ),
+    rewriting_rows_that_changed: Advice("COMMIT_CONFLICT", "run the statement again", "run the statement again"),
+    rewriting_rows_of_another_history: Advice(
+        "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
     ),
     tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
     committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
