@@ -88,7 +88,8 @@ def with_types(
             raise SchemaMismatchError(
                 f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(wanted)}: "
                 "only wider integers, float to double, and decimals of more digits and the same scale hold every value "
-                "that is there; add a column of that type, fill it, and drop this one"
+                "that is there; add a column of that type, fill it, and drop this one (without a primary key: copy the "
+                "rows into a new table)"
             )
         chosen[column.id] = replace(column, type=wanted, size=size)
     return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))

@@ -241,7 +241,7 @@ def commit_intents(
     if staged is not None and staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written",
+            "created again; nothing was written, write them again",
         )
     if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
         raise CommitConflictError(

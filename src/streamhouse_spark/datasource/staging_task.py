@@ -130,7 +130,7 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
     if staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written",
+            "created again; nothing was written, write them again",
         )
     inline: dict[int, list[StagedSegment]] = defaultdict(list)
     for segment in staged.segments:

@@ -108,7 +108,8 @@ class StreamOffset:
         if version not in (VERSION, ROWS_VERSION):
             raise FormatVersionError(
                 f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, "
-                f"expected {VERSION} or {ROWS_VERSION}; it was written by another version of streamhouse-spark",
+                f"expected {VERSION} or {ROWS_VERSION}: another version of streamhouse-spark wrote it; upgrade, or "
+                "start it with a new checkpointLocation",
             )
         try:
             initial = data.get("initial")

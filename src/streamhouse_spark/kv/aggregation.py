@@ -188,7 +188,8 @@ def _fitting(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Arra
 
 def _overflow(data_type: pa.DataType, function: str) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"the {function} of a key's values does not fit into {data_type}; nothing was written, use a wider type",
+        f"the {function} of a key's values does not fit into {data_type}; nothing was written; give the column a wider "
+        "type and write again, or create a table with one and copy the rows",
         condition="AGGREGATE_OVERFLOW",
     )
 

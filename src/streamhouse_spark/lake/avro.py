@@ -11,7 +11,10 @@ def whole_avro(data: bytes, location: str) -> bytes:
     """The bytes, if they end where an Avro block does. Raises `CorruptDataError`."""
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
     if len(marker) != SYNC_BYTES or not data.endswith(marker):
-        raise CorruptDataError(f"lake file {location} is cut off after {len(data)} bytes; restore it")
+        raise CorruptDataError(
+            f"lake file {location} is cut off after {len(data)} bytes; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
     return data
 
 

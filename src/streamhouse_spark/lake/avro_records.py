@@ -40,7 +40,8 @@ def read_avro(data: bytes, location: str) -> AvroFile:
         return _read(data)
     except _DAMAGE as error:
         raise CorruptDataError(
-            f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it"
+            f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
         ) from error
 
 

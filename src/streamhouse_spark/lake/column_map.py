@@ -94,7 +94,7 @@ def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec
         what = f"; there are {', '.join(others)} besides its columns" if others else ""
         raise CommitConflictError(
             f"lake table {where} has the columns of schema {known.schema_id}, {spec.path} was opened with "
-            f"schema {spec.schema_id}{what}; plan again"
+            f"schema {spec.schema_id}{what}; try again"
         )
 
 
@@ -103,7 +103,7 @@ def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> N
     if known.schema_id is not None and known.schema_id > spec.schema_id:
         raise CommitConflictError(
             f"lake table {where} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
-            f"{spec.path} is older: it was altered since this round began; plan again"
+            f"{spec.path} is older: it was altered since this round began; try again"
         )
 
 

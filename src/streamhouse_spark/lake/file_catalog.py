@@ -307,7 +307,8 @@ class FileCatalog(MetastoreCatalog):
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{_version_key(key, number)} is not Iceberg table metadata "
-                f"({str(error).splitlines()[0]}); restore it"
+                f"({str(error).splitlines()[0]}); restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
             ) from error
 
     def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:

@@ -51,7 +51,7 @@ def planned_files(
     if snapshot is None:
         raise CommitConflictError(
             f"lake table {table.location()}: snapshot {shape.snapshot_id}, which this round began with, was expired; "
-            "plan again"
+            "try again"
         )
     return live_files(table, snapshot, shape.field_ids(context.primary_key), buckets, place.spec.num_buckets)
 
@@ -104,7 +104,7 @@ def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) ->
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
             f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
-            f"up in snapshot {planned}; plan again"
+            f"up in snapshot {planned}; try again"
         )
 
 

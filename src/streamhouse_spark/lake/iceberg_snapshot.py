@@ -174,7 +174,7 @@ class SnapshotBuilder:
         if missing:
             raise CommitConflictError(
                 f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
-                f"live, for example {min(missing)}; plan again"
+                f"live, for example {min(missing)}; try again"
             )
         joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
         return [*joined, *kept], removed

@@ -119,7 +119,8 @@ class KeyCursor:
                 if not _ascend(self._keys) or self._keys[0].as_py() <= self.last_key:
                     raise CorruptDataError(
                         f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
-                        "not; restore it"
+                        "not; restore it, "
+                        "or build the lake anew from the log (streamhouse retier)"
                     )
                 self.last_key = self._keys[-1].as_py()
         return True

@@ -66,7 +66,10 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         dropped_rows = int(value.get("dropped_rows", 0))
         history = HistoryMark.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(f"the offsets of {where} cannot be read: {text[:200]!r}") from error
+        raise CorruptDataError(
+            f"the offsets of {where} cannot be read: {text[:200]!r}; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        ) from error
     if version != OFFSETS_VERSION:
         raise FormatVersionError(
             f"the offsets of {where} have format version {version}, this version reads {OFFSETS_VERSION}; "

@@ -174,7 +174,7 @@ class _SnapshotBuilder:
             if key_of(entry) not in present:
                 raise CommitConflictError(
                     f"lake table {self._table.location}: the file {entry.file.file_name} is no longer live, another "
-                    "commit removed it; plan again"
+                    "commit removed it; try again"
                 )
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
 

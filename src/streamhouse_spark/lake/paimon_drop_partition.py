@@ -109,7 +109,7 @@ def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(
             f"lake table {table.location}: the newest snapshot is {newest.id if newest else None}, files were looked "
-            f"up in snapshot {planned.id}; plan again"
+            f"up in snapshot {planned.id}; try again"
         )
 
 

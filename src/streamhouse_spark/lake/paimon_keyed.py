@@ -62,7 +62,7 @@ def require_newest(location: str, entries: Sequence[ManifestEntry], files: Seque
         if file.keys is not None and file.keys.sequences.start <= highest.get(file.bucket, -1):
             raise CommitConflictError(
                 f"lake table {location}: another writer added rows to bucket {file.bucket} with sequence numbers up to "
-                f"{highest[file.bucket]}, those of this round begin at {file.keys.sequences.start}; plan again"
+                f"{highest[file.bucket]}, those of this round begin at {file.keys.sequences.start}; try again"
             )
 
 

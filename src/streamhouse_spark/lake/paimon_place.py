@@ -62,7 +62,8 @@ class PaimonTable:
         if schema is None:
             raise CorruptDataError(
                 f"lake table {self.location}: snapshot {snapshot.id} has schema {snapshot.schema_id}, of which there "
-                "is no file; restore it"
+                "is no file; restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
             )
         return schema
 
@@ -218,7 +219,8 @@ class PaimonPlace:
                 raise ValueError(f"its id is {schema.id}")
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it"
+                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
             ) from error
         return schema
 

@@ -61,7 +61,8 @@ def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
         place.require_owner(newest)
         if not stands():
             raise CommitConflictError(
-                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}"
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}; "
+                "try again"
             )
         return Change(is_compaction=True, properties=carried_offsets(place, newest.snapshot))
 

@@ -123,7 +123,7 @@ class SnapshotFolder:
             if stored is not None and commit_of(stored) != commit_of(snapshot):
                 raise CommitConflictError(
                     f"lake table {self._table_key}: another engine renamed its own snapshot {snapshot.id} to where "
-                    "ours had just been committed; plan again"
+                    "ours had just been committed; try again"
                 )
 
     def point_to(self, snapshot: Snapshot) -> None:
@@ -228,8 +228,8 @@ class SnapshotFolder:
             return JSON.from_json(data.decode(), Snapshot)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or roll the table back "
-                "to an older snapshot"
+                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
+                "from the log (streamhouse retier)"
             ) from error
 
 

@@ -252,7 +252,10 @@ def _batches(
         expected -= batch.num_rows
         yield batch
     if expected:
-        raise CorruptDataError(f"lake file {location}: {expected} rows of its row groups could not be read; restore it")
+        raise CorruptDataError(
+            f"lake file {location}: {expected} rows of its row groups could not be read; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
 
 
 def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
@@ -303,7 +306,8 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
         raise _damaged(delete, error) from error
     if written is not None and written != str(len(positions)).encode():
         raise CorruptDataError(
-            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it"
+            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
         )
     return positions
 
@@ -359,7 +363,10 @@ def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> O
         return None
     runs = OffsetRuns.from_text(runs_text, where=location)
     if runs.num_rows != num_rows:
-        raise CorruptDataError(f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it")
+        raise CorruptDataError(
+            f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
     return OffsetFile(location, int(bucket), runs)
 
 

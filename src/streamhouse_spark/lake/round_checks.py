@@ -41,7 +41,7 @@ def require_offsets(location: str, found: FoundOffsets | None, expected: LogRang
         return
     if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
         raise LakeRolledBackError(f"{text}: the lake went back; roll it forward, or build it anew (streamhouse retier)")
-    raise CommitConflictError(f"{text}: another tiering service was faster; plan again")
+    raise CommitConflictError(f"{text}: another tiering service was faster; try again")
 
 
 def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:

@@ -157,7 +157,7 @@ class TieringJob:
         require_of_history(self._log, newest)
         if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
             raise CommitConflictError(
-                f"table {state.name}: another service tiered rows that were committed since this round began"
+                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
             )
         if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
@@ -232,7 +232,7 @@ class TieringJob:
             if self._refreshed().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
-                f"the columns of table {state.name} were altered since this round began; plan again"
+                f"the columns of table {state.name} were altered since this round began; try again"
             ) from None
 
     def _require_lake_of(self, state: TableState) -> None:
@@ -242,7 +242,7 @@ class TieringJob:
         now = self._refreshed()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
-                f"table {state.name} was truncated, or its lake is built anew, since this round began; plan again"
+                f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
             )
 
     def _record(self, snapshot: LakeSnapshot) -> None:

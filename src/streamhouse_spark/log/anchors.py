@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.paths import table_prefix
 
 SPACING: Final = 16
 """So many of the newest records are all kept, and half as many for each doubling of the age."""
@@ -68,13 +69,13 @@ class Anchors:
             marks = tuple(m for m in marks if _is_kept(m.number, mark.number))
         return Anchors(marks, mark if has_rows else self.rows)
 
-    def require_followed_by(self, after: str | None, table: str) -> None:
-        """Raises `DifferentHistoryError` for a record that says that another attempt than the newest is before it."""
+    def require_followed_by(self, after: str | None, table: str, table_uuid: str) -> None:
+        """Raises `CorruptDataError` for a record that says that another attempt than the newest is before it."""
         newest = self.newest
         if after is not None and newest is not None and after != newest.attempt:
-            raise DifferentHistoryError(
+            raise CorruptDataError(
                 f"record {newest.number + 1} of {table} follows attempt {after}, and record {newest.number} is attempt "
-                f"{newest.attempt}"
+                f"{newest.attempt}: the log mixes two histories. {out_of_mixed(table_uuid, newest.number + 1)}"
             )
 
     def relation(self, mark: HistoryMark) -> Relation:
@@ -103,6 +104,15 @@ class Anchors:
 
 
 NO_ANCHORS: Final = Anchors()
+
+
+def out_of_mixed(table_uuid: str, number: int) -> str:
+    """The ways out for a log that is another one, or has a hole, from this record on, because a process wrote on."""
+    return (
+        "If the table was restored from a backup while a process went on writing, stop all writers; then put the "
+        f"folder {table_prefix(table_uuid)} back from one backup as a whole, or delete in it all commits and "
+        f"checkpoints from number {number} on, whose rows are lost"
+    )
 
 
 def _is_kept(number: int, newest: int) -> bool:

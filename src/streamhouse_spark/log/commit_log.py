@@ -40,7 +40,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.forks import new_lock
 from streamhouse_spark.log import standing
 from streamhouse_spark.log.actions import Action, Bury, Condemn, Purge, Rename, Undrop
-from streamhouse_spark.log.anchors import HistoryMark, Relation
+from streamhouse_spark.log.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.record import Record, encode_record, has_record, read_record
@@ -135,17 +135,17 @@ class CommitLog:
                 start = self._state or self._opened()
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}
-                damage: CorruptDataError | DifferentHistoryError | None = None
+                damage: CorruptDataError | None = None
                 state = start
                 try:
                     state = self._read_forward(start, own)
-                except (CorruptDataError, DifferentHistoryError) as error:
+                except CorruptDataError as error:
                     damage = error
                 if not opening and start is not None and state is start:  # may read the floor, so before it is compared
                     self._require_standing(start, is_certain=stands or damage is not None)
                 if self._floor_allows(read_from):
                     if damage is not None:
-                        raise standing.mixed(damage)
+                        raise damage
                     if state is None:
                         raise TableNotFoundError(
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
@@ -267,7 +267,7 @@ class CommitLog:
             if state.version == tail:
                 raise CorruptDataError(
                     f"{self._storage.url}/{commit_key(self._table_uuid, tail + 1)} is missing although records follow "
-                    "it; restore this file",
+                    f"it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
                 )
         return state
 

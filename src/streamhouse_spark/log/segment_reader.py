@@ -24,6 +24,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.log.anchors import out_of_mixed
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
@@ -164,20 +165,23 @@ def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> S
     except TableNotFoundError as gone:
         return gone
     except (CorruptDataError, StorageError):
-        return _damage(storage, key)
+        return _damage(storage, table_uuid, segment, key)
     if state.dropped:
         return TableNotFoundError(f"table {state.name} ({table_uuid}) was dropped while it was read")
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
-        return _damage(storage, key)
+        return _damage(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
         f"{storage.url}/{key} was merged or trimmed since this read of {state.name} began, and is deleted because the "
         "grace is over; read again",
     )
 
 
-def _damage(storage: Storage, key: str) -> CorruptDataError:
-    return CorruptDataError(f"{storage.url}/{key} is missing although the table names it; restore it")
+def _damage(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{storage.url}/{key} is missing although the table names it; restore it. "
+        f"{out_of_mixed(table_uuid, segment.commit)}"
+    )
 
 
 class _Blocks:

@@ -181,7 +181,10 @@ def gathered(staged: Iterable[Staged]) -> Staged:
     parts = tuple(staged)
     first = parts[0]
     if any(p.table_uuid != first.table_uuid for p in parts):
-        raise CommitConflictError("rows were staged for different tables; was the table dropped and created again?")
+        raise CommitConflictError(
+            "rows were staged for different tables; was the table dropped and created again? "
+            "Nothing was written, write them again"
+        )
     segments = tuple(s for p in parts for s in p.segments)
     missing = frozenset[int]().union(*(p.missing for p in parts))
     return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing)
@@ -247,7 +250,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
     if staged.table_uuid != state.table_uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
-            "and created again; stage them anew",
+            "and created again; write them again",
         )
     for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
         written = state.schemas[schema_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
+from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.log.anchors import HistoryMark, Relation
 from streamhouse_spark.log.record import has_record, read_attempt
 from streamhouse_spark.log.state import TableState
@@ -50,18 +50,6 @@ def restored(storage: Storage, state: TableState) -> str:
         f"{storage.url}/{commit_key(state.table_uuid, state.version)} is not that record now: the table was restored "
         "from a backup, or another copy was put in its place. Nothing was written. Open the table again; streams that "
         "were running have to be restarted"
-    )
-
-
-def mixed(found: CorruptDataError | DifferentHistoryError) -> CorruptDataError:
-    """The error for a log whose own records do not follow each other."""
-    if isinstance(found, CorruptDataError):
-        return found
-    text = str(found).removeprefix(f"{found.condition}: ")
-    return CorruptDataError(
-        f"{text}: the log mixes two histories, because a process went on writing while the table was restored from a "
-        "backup. Stop all writers, then restore the table's commits folder from one backup as a whole, or delete this "
-        "record and those behind it, whose rows are lost"
     )
 
 

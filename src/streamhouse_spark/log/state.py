@@ -204,8 +204,8 @@ class TableState:
 def fold(state: TableState | None, record: Record) -> TableState:
     """The table after ``record``.
 
-    Raises `CorruptDataError` for a record that cannot follow, `DifferentHistoryError` for one that follows another
-    record than the state's newest.
+    Raises `CorruptDataError` for a record that cannot follow, also for one that follows another attempt than the
+    state's newest.
     """
     if state is None:
         state = _created(record)
@@ -213,7 +213,7 @@ def fold(state: TableState | None, record: Record) -> TableState:
     elif record.number != state.version + 1:
         raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
     else:
-        state.anchors.require_followed_by(record.after, state.name)
+        state.anchors.require_followed_by(record.after, state.name, state.table_uuid)
         remaining = record.actions
     before = state
     for action in remaining:

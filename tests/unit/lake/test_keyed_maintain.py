@@ -359,7 +359,7 @@ def test_compaction_against(items, monkeypatch, race):
     if race == "expiry":
         items.lake().compact()
     else:
-        with pytest.raises(CommitConflictError, match="plan again"):
+        with pytest.raises(CommitConflictError, match="try again"):
             items.lake().compact()
     if race == "foreign delete":
         del items.rows[(7,)]

@@ -401,7 +401,7 @@ class TestRaces:
         with pytest.raises(CommitConflictError, match=r"schema 1 of sales\.orders is older"):
             stale.create_or_adopt()
         for work in (stale.compact, stale.write_context):
-            with pytest.raises(CommitConflictError, match="plan again"):
+            with pytest.raises(CommitConflictError, match="try again"):
                 work()
         table.append([{"id": 3, "c": "y", "a": 8}])
         job.run(run_tasks_locally(old.storage, old.settings, old.world))

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.anchors import NO_ANCHORS, SPACING, Anchors, HistoryMark, Relation
 
 
@@ -58,10 +58,11 @@ def test_rows_name_the_newest_record_that_moved_them():
 
 def test_a_record_has_to_follow_the_newest():
     ours = history(10)
-    ours.require_followed_by("a10", "d.t")
-    ours.require_followed_by(None, "d.t")
-    NO_ANCHORS.require_followed_by("a10", "d.t")
+    ours.require_followed_by("a10", "d.t", "0" * 32)
+    ours.require_followed_by(None, "d.t", "0" * 32)
+    NO_ANCHORS.require_followed_by("a10", "d.t", "0" * 32)
     with pytest.raises(
-        DifferentHistoryError, match=r"record 11 of d.t follows attempt b10, and record 10 is attempt a10"
+        CorruptDataError,
+        match=r"record 11 of d.t follows attempt b10, and record 10 is attempt a10.*commits and.*from number 11",
     ):
-        ours.require_followed_by("b10", "d.t")
+        ours.require_followed_by("b10", "d.t", "0" * 32)

@@ -63,7 +63,7 @@ class TestTooLate:
         staged = stage(table, 0, 3)
         wh.drop_table("t")
         again = wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
-        with pytest.raises(CommitConflictError, match="dropped and created again; stage them anew"):
+        with pytest.raises(CommitConflictError, match="dropped and created again; write them again"):
             again.commit(staged)
         with pytest.raises(TableNotFoundError):
             table.commit(staged)
