@@ -51,7 +51,7 @@ DDL = """
 
 def state_of_v1(state: TableState) -> dict[str, Any]:
     """A state as JSON, without what version 1 did not know at first."""
-    later = {"anchors", "transaction_times"}
+    later = {"anchors", "transaction_times", "consumer_histories"}
     return {name: value for name, value in state_to_json(state, Payload()).items() if name not in later}
 
 

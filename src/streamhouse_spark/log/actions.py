@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamhouse_spark.errors import FormatVersionError
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.schema import TableSchema
 
@@ -164,6 +165,8 @@ class MoveConsumer:
 
     consumer_id: str
     offsets: Mapping[int, int] | None
+    history: HistoryMark | None = None
+    """The newest record with rows that the log had when the offsets were taken; None in older records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +299,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "forget", "app_ids": list(app_ids)}
         case ExpireTransactions(app_ids):
             return {"type": "expire", "app_ids": list(app_ids)}
-        case MoveConsumer(consumer_id, offsets):
+        case MoveConsumer(consumer_id, offsets, history):
             moved = None if offsets is None else _to_json_map(offsets)
-            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved}
+            mark = {"history": list(history)} if history is not None else {}
+            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
             return {"type": "kv", **snapshot_to_json(action, payload)}
 
@@ -350,7 +354,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return ExpireTransactions(tuple(data["app_ids"]))
         case "consumer":
             offsets = data["offsets"]
-            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets))
+            mark = HistoryMark.from_json(data["history"]) if "history" in data else None
+            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
         case "kv":
             return snapshot_from_json(data, payload)
         case unknown:
