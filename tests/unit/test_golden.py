@@ -59,6 +59,11 @@ def wh(golden) -> Warehouse:
 
 
 LATER_ACTIONS = {
+    "copy": (
+        '{"type": "copy", "name": "a.t", "columns": [], "partition_by": [], "buckets": 2, "properties": {}, '
+        '"lake_location": "a/t", "former_uuids": ["u"]}',
+        actions.Create("a.t", actions.TableSchema(()), (), 2, {}, "a/t", ("u",)),
+    ),
     "kv": (
         '{"type": "kv", "bucket": 1, "range": [0, 7], "segments": []}',
         actions.KvSnapshot(1, 0, 7, ()),
@@ -256,7 +261,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = 2 if kind in ("floor", "checkpoint") else 1
+        newest = {"floor": 2, "checkpoint": 3}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.schema import TableSchema
+
+COPY: Final = "copy"
+"""The kind of a `Create` with ``former_uuids``: older versions of this package leave them out, and so know none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +256,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": "create",
+                "type": COPY if action.former_uuids else "create",
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -310,15 +313,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
         case "create":
-            return Create(
-                data["name"],
-                TableSchema.from_json(data["columns"]),
-                tuple(data["partition_by"]),
-                data["buckets"],
-                data["properties"],
-                data["lake_location"],
-                tuple(data.get("former_uuids", ())),
-            )
+            return _create_from_json(data)
+        case "copy":
+            return _create_from_json(data)
         case "append":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
         case "replace":
@@ -363,6 +360,18 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
                 "streamhouse-spark"
             )
+
+
+def _create_from_json(data: Mapping[str, Any]) -> Create:
+    return Create(
+        data["name"],
+        TableSchema.from_json(data["columns"]),
+        tuple(data["partition_by"]),
+        data["buckets"],
+        data["properties"],
+        data["lake_location"],
+        tuple(data.get("former_uuids", ())),
+    )
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:

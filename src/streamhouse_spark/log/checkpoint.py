@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 PAST_VERSION = 2
 """Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
+COPIED_VERSION = 3
+"""Of a copy's checkpoint: to an older version of this package the lake's files of before are another engine's, and it
+would drop their rows behind a call of `drop_partition` too."""
 
 LANDMARK_EVERY = 256
 """Every so many floors there is one that is never deleted."""
@@ -65,7 +68,7 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    version = PAST_VERSION if state.past_transactions else None
+    version = COPIED_VERSION if state.former_uuids else PAST_VERSION if state.past_transactions else None
     return encode_frame("checkpoint", header, payload.parts, version=version)
 
 
@@ -85,7 +88,7 @@ def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     where = f"{url}/{checkpoint_key(table_uuid, number)}"
-    frame = decode_frame("checkpoint", data, where, newest=PAST_VERSION)
+    frame = decode_frame("checkpoint", data, where, newest=COPIED_VERSION)
     state = state_from_json(frame.header, frame.payload)
     if state.version != number or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
