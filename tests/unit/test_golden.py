@@ -26,6 +26,7 @@ from streamhouse_spark.log.segment_writer import write_batches
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import WAREHOUSE_KEY, parse_number, segment_key
+from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
@@ -60,9 +61,12 @@ def wh(golden) -> Warehouse:
 
 LATER_ACTIONS = {
     "copy": (
-        '{"type": "copy", "name": "a.t", "columns": [], "partition_by": [], "buckets": 2, "properties": {}, '
-        '"lake_location": "a/t", "former_uuids": ["u"]}',
-        actions.Create("a.t", actions.TableSchema(()), (), 2, {}, "a/t", ("u",)),
+        (
+            '{"type": "copy", "name": "a.t", "columns": [{"id": 1, "name": "id", "type": "int", "nullable": true, '
+            '"comment": null}], "partition_by": [], "buckets": 2, "properties": {}, "lake_location": "a/t", '
+            '"former_uuids": ["u"]}'
+        ),
+        actions.Create("a.t", TableSchema((Column(1, "id", pa.int32(), True),)), (), 2, {}, "a/t", ("u",)),
     ),
     "kv": (
         '{"type": "kv", "bucket": 1, "range": [0, 7], "segments": []}',
