@@ -346,6 +346,7 @@ class Table(AlterableTable):
         The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
         without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
+        self.keyed.lookup.require_unlike_found(columns)
         return self.keyed.lookup.rows(
             keys,
             columns=columns,

@@ -20,7 +20,7 @@ from streamhouse_spark.log.actions import Payload
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.state_json import state_from_json, state_to_json
-from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_number
+from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_numbers
 from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,7 @@ def find_checkpoint(
 
 
 def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
-    numbers = (parse_number(name) for name in storage.list_names(checkpoints_prefix(table_uuid)))
-    return sorted(n for n in numbers if n is not None)
+    return parse_numbers(storage.list_names(checkpoints_prefix(table_uuid)))
 
 
 def _hinted_number(storage: Storage, table_uuid: str) -> int | None:

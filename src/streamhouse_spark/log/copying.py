@@ -8,6 +8,7 @@ in the old log, put only where the new log holds all before it. Until a name poi
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,14 +23,14 @@ from streamhouse_spark.log.checkpoint import COPIED_VERSION, TOMBSTONE, list_che
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.frame import decode_frame, encode_frame
-from streamhouse_spark.log.state import TableState, referenced_keys
+from streamhouse_spark.log.state import TableState, manifest_keys, referenced_keys
 from streamhouse_spark.paths import (
     checkpoint_key,
     commit_key,
     commits_prefix,
     manifest_key,
     manifests_prefix,
-    parse_number,
+    parse_numbers,
     segments_prefix,
     table_prefix,
 )
@@ -89,11 +90,11 @@ class _Copy:
         known = needed | listed
         for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
             self._copy_bytes(key, is_needed=key in needed)
-        known |= {manifest_key(self._old_uuid, uuid) for uuid in state.manifests.values()}
+        known |= manifest_keys(state)
         for key in sorted(key for key in known if key.startswith(manifests_prefix(self._old_uuid))):
             self._copy_frame(key, "manifest", is_needed=key in needed)
-        numbers = {parse_number(k) for k in known if k.startswith(commits_prefix(self._old_uuid))}
-        for number in sorted(n for n in numbers if n is not None and n <= state.version):
+        numbers = parse_numbers(key for key in known if key.startswith(commits_prefix(self._old_uuid)))
+        for number in numbers[: bisect_right(numbers, state.version)]:
             key = commit_key(self._old_uuid, number)
             self._copy_frame(key, "commit", is_needed=key in needed)
         for number in list_checkpoints(self._storage, self._old_uuid):

@@ -414,3 +414,8 @@ def referenced_keys(state: TableState) -> set[str]:
             if segment.commit in state.manifests:
                 keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
     return keys
+
+
+def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
+    """The manifests of records from a number on, which may still be read."""
+    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
