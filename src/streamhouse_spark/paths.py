@@ -22,6 +22,7 @@ Keys are relative to the warehouse; names follow a strict grammar, so that no na
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.model import TableName, TablePath
@@ -151,6 +152,11 @@ def parse_number(key: str) -> int | None:
     """The number that a commit, checkpoint or floor key ends with; None for any other key."""
     match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def parse_numbers(keys: Iterable[str]) -> list[int]:
+    """`parse_number` of those that have one, ascending."""
+    return sorted(number for number in map(parse_number, keys) if number is not None)
 
 
 def tiering_claim_key(table_uuid: str) -> str:

@@ -65,7 +65,9 @@ def filled(
             check_text(values, table, column.name)
         if column.size is not None:
             fitted = fitted_texts(values, column.size, table, column.name)
-            result = result if fitted is values else result.set_column(position, schema.arrow.field(position), fitted)
+            if fitted is not values:
+                result = result.set_column(position, schema.arrow.field(position), fitted)
+                _require_small_rows(result, table)  # blanks make rows larger
     return result, missing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.position import LogPosition, require_position
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
@@ -38,9 +39,10 @@ def follow(
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Tail:
     """See `Table.tail`. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
+    require_position(table.log, start, f"the start of a tail of {state.name}")
     positions = start_offsets(state, start)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
@@ -50,7 +52,7 @@ def follow(
         raise InvalidOptionError(f"stop is {stop!r}, expected a threading.Event")
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
-    return _follow(
+    batches = _follow(
         table,
         state,
         positions,
@@ -60,6 +62,27 @@ def follow(
         stop=stop,
         until_ms=until_ms,
     )
+    return Tail(batches, LogPosition.of(state, positions))
+
+
+class Tail(Iterator[pa.RecordBatch]):
+    """The batches of `Table.tail`, and how far they were taken. For one thread, as a generator is."""
+
+    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
+        self._batches = batches
+        self._position = begun
+
+    def __next__(self) -> pa.RecordBatch:
+        batch, self._position = next(self._batches)
+        return batch
+
+    @property
+    def position(self) -> LogPosition:
+        """Behind the last batch that was handed out; at the start before the first one."""
+        return self._position
+
+    def close(self) -> None:
+        self._batches.close()
 
 
 def _is_duration(value: object) -> bool:
@@ -76,7 +99,7 @@ def _follow(
     poll_ms: float,
     stop: threading.Event | None,
     until_ms: int | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
     clock = table.world.clock
     fields = added_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
@@ -90,7 +113,8 @@ def _follow(
         try:
             for found in _new_batches(table, state, positions, columns):
                 news = True
-                yield with_metadata(found, fields) if fields else found.batch
+                batch = with_metadata(found, fields) if fields else found.batch
+                yield batch, LogPosition.of(state, positions)
         except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
             news = True
         if news:

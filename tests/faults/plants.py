@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark import keyed_table, pin, union_read
+from streamhouse_spark import keyed_table, pin, tail, union_read
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import staged_changes, tablet_history
 from streamhouse_spark.lake import (
@@ -250,6 +250,12 @@ def tablets_are_found_by_uuid_and_offset_alone() -> Iterator[None]:
 @plant
 def records_do_not_follow_an_attempt() -> Iterator[None]:
     with patched((Anchors, "require_followed_by", lambda *_: None), (standing, "stands", lambda *_: True)):
+        yield
+
+
+@plant
+def positions_are_offsets_alone() -> Iterator[None]:
+    with patched((tail, "require_position", lambda *_: None)):
         yield
 
 

@@ -32,6 +32,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.state_json import state_to_json
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import segment_key
+from streamhouse_spark.relocation import relocate
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.table import Table
@@ -41,6 +42,7 @@ FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
 KEYED = Path(__file__).parent / "v1-keyed"
 DEFAULTS = Path(__file__).parent / "v1-defaults"
+COPIED = Path(__file__).parent / "v1-copied"
 HOUR_MS = 3600 * 1000
 DDL = """
     id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
@@ -51,7 +53,7 @@ DDL = """
 
 def state_of_v1(state: TableState) -> dict[str, Any]:
     """A state as JSON, without what version 1 did not know at first."""
-    later = {"anchors", "transaction_times"}
+    later = {"anchors", "transaction_times", "consumer_histories"}
     return {name: value for name, value in state_to_json(state, Payload()).items() if name not in later}
 
 
@@ -208,7 +210,30 @@ def build_defaults() -> MemoryStorage:
     return store
 
 
-BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed, DEFAULTS: build_defaults}
+def build_copied() -> MemoryStorage:
+    """The copy of a copy: its log's first record says so; with checkpoints from before and after, and past writers."""
+    clock = SimClock()
+    store = MemoryStorage(sim_world(7, clock), "first")
+    wh = Warehouse("wh", storage=store, world=sim_world(7, clock))
+    table = wh.create_table("copied", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
+    table.append([{"id": 1, "s": "x"}], transaction=Transaction("app", 3, "owner"))
+    table.log.checkpoint(table.refresh())
+    clock.advance(40 * 24 * HOUR_MS)
+    table.maintain()
+    table.append([{"id": 2, "s": None}])
+    table.log.checkpoint(table.refresh())
+    for number, name in enumerate(("second", "golden")):
+        there = MemoryStorage(sim_world(8, clock), name)
+        for info in store.list(""):
+            there.put(info.key, store.read(info.key))
+        store = there
+        wh = Warehouse("wh", storage=store, world=sim_world(10 + number, clock))
+        relocate(wh, copy=True)
+        wh.table("copied").append([{"id": 10 + number}])
+    return store
+
+
+BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed, DEFAULTS: build_defaults, COPIED: build_copied}
 
 
 def shown(value: Any) -> Any:

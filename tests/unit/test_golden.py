@@ -26,6 +26,7 @@ from streamhouse_spark.log.segment_writer import write_batches
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.paths import WAREHOUSE_KEY, parse_number, segment_key
+from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.warehouse import Warehouse
 
@@ -59,6 +60,14 @@ def wh(golden) -> Warehouse:
 
 
 LATER_ACTIONS = {
+    "copy": (
+        (
+            '{"type": "copy", "name": "a.t", "columns": [{"id": 1, "name": "id", "type": "int", "nullable": true, '
+            '"comment": null}], "partition_by": [], "buckets": 2, "properties": {}, "lake_location": "a/t", '
+            '"former_uuids": ["u"]}'
+        ),
+        actions.Create("a.t", TableSchema((Column(1, "id", pa.int32(), True),)), (), 2, {}, "a/t", ("u",)),
+    ),
     "kv": (
         '{"type": "kv", "bucket": 1, "range": [0, 7], "segments": []}',
         actions.KvSnapshot(1, 0, 7, ()),
@@ -256,7 +265,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = 2 if kind in ("floor", "checkpoint") else 1
+        newest = {"floor": 2, "checkpoint": 3}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

@@ -49,6 +49,8 @@ class ConsumerEntry:
 
     offsets: Mapping[int, int]
     time_ms: int
+    history: HistoryMark | None = None
+    """As in `streamhouse_spark.log.position.LogPosition`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +293,9 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.ExpireTransactions(app_ids):
             past = writers.with_past(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
-        case act.MoveConsumer(consumer_id, offsets):
+        case act.MoveConsumer(consumer_id, offsets, history):
             others = {k: c for k, c in state.consumers.items() if k != consumer_id}
-            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms)}
+            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms, history)}
             return replace(state, consumers={**others, **moved})
         case act.KvSnapshot():
             return _with_snapshot(state, action, record)
@@ -412,3 +414,8 @@ def referenced_keys(state: TableState) -> set[str]:
             if segment.commit in state.manifests:
                 keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
     return keys
+
+
+def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
+    """The manifests of records from a number on, which may still be read."""
+    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
