@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from faults.checkers import PrefixReader, check_all, folded_extents
+from faults.compactions import compacting_early
 from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
@@ -21,8 +22,7 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
-from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
+from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.log import cleaning, merge, record
 from streamhouse_spark.log.home import new_warehouse_file, read_warehouse_file
@@ -806,10 +806,7 @@ class CompactLake(TierFirst):
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        with (
-            mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
-            mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
-        ):
+        with compacting_early():
             yield
 
     def setup(self, run: Run) -> None:
@@ -859,6 +856,8 @@ class CompactPaimon(CompactLake):
         run.clock.advance(25 * HOUR_MS)
 
     def recover(self, run: Run) -> None:
+        from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
+
         found = SnapshotFolder(run.memory, run.open().state.lake_location).ids()
         assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"
         super().recover(run)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
 from faults import interleave as il
 from faults.checkers import check_all
+from faults.compactions import compacting_early
 from faults.history import SCHEMA, Told
 from faults.ledger import Ledger
 from faults.scenarios import (
@@ -28,7 +27,6 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 
 
 @pytest.mark.slow
@@ -143,10 +141,7 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
             tier(il.rival(run))
             expire(run)
 
-    with (
-        mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
-        mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
-    ):
+    with compacting_early():
         base = il.prepared_table({**lake, "table.log.ttl": "1h"})
         base.tier()
         base.append()
