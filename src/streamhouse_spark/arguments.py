@@ -87,7 +87,8 @@ def _flag(name: str, value: object) -> None:
 def _whole(name: str, value: object) -> None:
     is_whole = type(value) is int or isinstance(value, np.integer)
     if not is_whole or not -_INT64_MAX <= int(value) <= _INT64_MAX:  # type: ignore[call-overload]
-        _refuse(name, value, "a whole number of at most 64 bits")
+        unit = "milliseconds as a " if name.endswith("_ms") else "a "
+        _refuse(name, value, f"{unit}whole number of at most 64 bits")
 
 
 def _wait(name: str, value: object) -> None:
@@ -107,13 +108,8 @@ def _name(name: str, value: object) -> None:
 
 
 def _texts(name: str, value: object) -> None:
-    if isinstance(value, list | tuple | set | frozenset | Mapping):
-        is_fit = all(isinstance(item, str) and _is_unicode(item) for item in value)
-    else:  # columns of other libraries and generators, which are looked at where they are read
-        is_fit = (
-            hasattr(value, "__iter__") and not isinstance(value, str | bytes | type) and getattr(value, "ndim", 1) != 0
-        )
-    if not is_fit:
+    """A container; what is in it is looked at where it is used, with the columns or properties that there are."""
+    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
         _refuse(name, value, "a list of names")
 
 

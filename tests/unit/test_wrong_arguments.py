@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from streamhouse_spark import StreamhouseError
+from streamhouse_spark import StreamhouseError, Table
 from streamhouse_spark.arguments import checked
 from streamhouse_spark.errors import ErrorKind, InvalidNameError, InvalidOptionError
 from streamhouse_spark.values import looks_like_secret
@@ -88,6 +88,17 @@ def _may_be(name: str, parameter: str, value: object) -> bool:
     if kinds is None or (value is None and said.endswith(" | None")):
         return True
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def test_a_method_that_forgets_the_check_is_found(world, monkeypatch):
+    """A mistake that is planted: without what `checks_arguments` puts around it, a flag may be any text."""
+    call = next(call for name, call in calls() if name == "Table.maintain")
+    assert _wrong(world, "Table.maintain", call, "dry_run", "word") is None
+    monkeypatch.setattr(Table, "maintain", inspect.unwrap(Table.maintain))
+    assert _wrong(world, "Table.maintain", call, "dry_run", "word") == "taken for dry_run"
+    monkeypatch.setattr(Table, "lookup", inspect.unwrap(Table.lookup))
+    call = next(call for name, call in calls() if name == "Table.lookup")
+    assert "AttributeError" in str(_wrong(world, "Table.lookup", call, "at_least", "one"))
 
 
 def test_what_is_checked():
