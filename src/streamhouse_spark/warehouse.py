@@ -480,8 +480,8 @@ def _check_arguments(location: object, settings: object) -> None:
     text = os.fsdecode(location)
     if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
         raise InvalidOptionError(
-            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters of Unicode, and "
-            "255 between two slashes"
+            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
+            "255 between two slashes, all Unicode"
         )
     if not isinstance(settings, Mapping | None):
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
