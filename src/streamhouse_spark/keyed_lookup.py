@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark import slicing
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
 from streamhouse_spark.keyed_table import KeyedShape, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
@@ -269,6 +269,10 @@ class Lookup:
 
 
 def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+    if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
+        raise InvalidOptionError(
+            f"at_least is {shown(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
+        )
     return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in at_least.items())
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.errors import InvalidNameError, shown
 from streamhouse_spark.model import TableName, TablePath
 
 WAREHOUSE_KEY = "streamhouse.json"
@@ -51,7 +51,7 @@ def parse_database(text: object) -> str:
 def parse_table_name(text: object) -> TableName:
     """``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
     if not isinstance(text, str) or not text:
-        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {text!r}")
+        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
     base, dollar, suffix = text.partition("$")
     parts = base.split(".")
     if len(parts) > 2:
@@ -77,8 +77,10 @@ def _checked_name(text: object, what: str) -> str:
 
 
 def _shown(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 80 else f"{shown[:60]}… ({len(str(text))} characters)"
+    if not isinstance(text, str):
+        return shown(text)
+    quoted = repr(text)
+    return quoted if len(quoted) <= 80 else f"{quoted[:60]}… ({len(text)} characters)"
 
 
 def database_key(database: str, number: int = 1) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.aftermath import after_commit
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@checks_arguments()
 class Table(AlterableTable):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from streamhouse_spark.alteration import Alteration, AlteredTable, altered
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.table import Table
 
 
+@checks_arguments()
 class AlterableTable:
     """What changes a table's columns and properties: methods of `Table`."""
 

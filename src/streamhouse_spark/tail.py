@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
 from streamhouse_spark.log.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.position import LogPosition, require_position
 from streamhouse_spark.log.scan import plan_range, read_split
@@ -49,7 +49,7 @@ def follow(
         if not _is_duration(value):
             raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise InvalidOptionError(f"stop is {stop!r}, expected a threading.Event")
+        raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
     batches = _follow(
@@ -171,7 +171,7 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
 
     Raises `InvalidOptionError`.
     """
-    match start:
+    match start if isinstance(start, str | dt.datetime | Mapping) else None:
         case "latest":
             return state.ends
         case "earliest":
@@ -191,5 +191,5 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
                     )
             return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
     raise InvalidOptionError(
-        f"start {start!r}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+        f"start {shown(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
     )

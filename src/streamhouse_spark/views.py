@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
@@ -72,6 +73,7 @@ def _reject(table: Table, suffix: str) -> NoReturn:
     raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
 
 
+@checks_arguments()
 class _SystemView:
     def __init__(self, table: Table, name: str) -> None:
         self._table = table
@@ -85,6 +87,7 @@ class _SystemView:
         return _narrowed(self._table.inspect.read(self._name), columns, filter)
 
 
+@checks_arguments()
 class _PartitionsView:
     """Where the rows of each partition lie, as `partition_table` tells."""
 
@@ -99,6 +102,7 @@ class _PartitionsView:
         return _narrowed(partition_table(self._table), columns, filter)
 
 
+@checks_arguments()
 class _ChangelogView:
     """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
 
@@ -116,6 +120,7 @@ class _ChangelogView:
         return _narrowed(pa.Table.from_batches(batches, schema), columns, filter)
 
 
+@checks_arguments()
 class _BinlogView:
     """Every change with its row before and after, as `binlog_batches` reads them."""
 
@@ -161,6 +166,7 @@ def _trimmed_changes(table: Table, state: TableState, bucket: int, trimmed: Offs
         yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
 
 
+@checks_arguments()
 class _LakeRowsView:
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -173,6 +179,7 @@ class _LakeRowsView:
         return self._table.lake.to_arrow(columns=columns, filter=filter)
 
 
+@checks_arguments()
 class _LakeMetadataView:
     def __init__(self, table: Table, name: str) -> None:
         self._rows = table.lake.metadata(name)
