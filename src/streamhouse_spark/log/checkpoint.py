@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 PAST_VERSION = 2
 """Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
 
+PARTS_VERSION = 3
+"""Of a checkpoint with segments that share objects: an older version would delete these with the first segment."""
+
 LANDMARK_EVERY = 256
 """Every so many floors there is one that is never deleted."""
 _LANDMARK_VERSION = 2
@@ -65,8 +68,14 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    version = PAST_VERSION if state.past_transactions else None
-    return encode_frame("checkpoint", header, payload.parts, version=version)
+    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+
+
+def _version(state: TableState) -> int | None:
+    """The oldest format that says all of the state."""
+    if any(segment.part is not None for segment in state.kept_segments()):
+        return PARTS_VERSION
+    return PAST_VERSION if state.past_transactions else None
 
 
 def as_stored(state: TableState) -> TableState:
@@ -85,7 +94,7 @@ def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     where = f"{url}/{checkpoint_key(table_uuid, number)}"
-    frame = decode_frame("checkpoint", data, where, newest=PAST_VERSION)
+    frame = decode_frame("checkpoint", data, where, newest=PARTS_VERSION)
     state = state_from_json(frame.header, frame.payload)
     if state.version != number or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")

@@ -17,7 +17,7 @@ import xxhash
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
+from streamhouse_spark.log.checkpoint import PARTS_VERSION, TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.frame import decode_frame, encode_frame
@@ -135,7 +135,8 @@ class _Copy:
             raise CorruptDataError(f"{self._storage.url}/{key} is missing; copy the warehouse again") from error
 
     def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
-        frame = decode_frame(kind, data, f"{self._storage.url}/{key}")
+        newest = PARTS_VERSION if kind == "checkpoint" else None
+        frame = decode_frame(kind, data, f"{self._storage.url}/{key}", newest=newest)
         header: dict[str, Any] = {**frame.header, "table": self._new_uuid}
         if "actions" in header:
             header["actions"] = [self._action(action) for action in header["actions"]]
@@ -145,7 +146,7 @@ class _Copy:
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
-        return encode_frame(kind, header, [bytes(frame.payload)])
+        return encode_frame(kind, header, [bytes(frame.payload)], version=frame.version)
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
         if action["type"] == "create":
