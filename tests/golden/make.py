@@ -220,10 +220,10 @@ def build_parts() -> MemoryStorage:
     with mock.patch.object(shared_object, "PARTS_MIN", 2):
         for first in (0, 10):
             clock.advance(1000)
-            _append_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])
+            as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])
         merge(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_shape())
         table.log.checkpoint(table.refresh())
-        _append_object(table, [{"id": i, "text": None} for i in range(20, 30)])
+        as_object(table, [{"id": i, "text": None} for i in range(20, 30)])
     table.log.commit(lambda state, _: (Trim({0: state.buckets[0].end}),))
     return store
 
