@@ -32,7 +32,6 @@ from streamhouse_spark.log.shared_object import create_shared, grouped
 from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats, united_partitions, united_stats
-from streamhouse_spark.paths import segment_key
 from streamhouse_spark.storage import Sink, Storage
 
 INLINE_RECORDS_MAX = 64
