@@ -139,6 +139,7 @@ def _new_batches(
     table: Table, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
+    records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
             for found in logged(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):

@@ -31,6 +31,7 @@ from streamhouse_spark.log import (
     merge,
     names,
     retention,
+    shared_object,
     staging,
     standing,
     state_json,
@@ -42,6 +43,7 @@ from streamhouse_spark.log.anchors import Anchors
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
@@ -633,4 +635,20 @@ def work_behind_a_commit_fails_the_call() -> Iterator[None]:
         yield
 
     with patched((commit_log, "after_commit", nothing_is_caught)):
+        yield
+
+
+@plant
+def a_shared_object_goes_with_the_first_of_its_segments() -> Iterator[None]:
+    def keys(state: TableState, segments: Sequence[Segment]) -> tuple[str, ...]:
+        return tuple({segment_key(state.table_uuid, s.uuid): None for s in segments if s.uuid is not None})
+
+    with patched((state_module, "_object_keys", keys)):
+        yield
+
+
+@plant
+def parts_are_read_from_where_the_object_begins() -> Iterator[None]:
+    staged = shared_object.PartSink.begin_part
+    with patched((shared_object.PartSink, "begin_part", lambda sink: 0 * staged(sink))):
         yield

@@ -36,6 +36,7 @@ from streamhouse_spark.lake import iceberg_maintain, tiering
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.parquet_read import has_whole_footer
 from streamhouse_spark.log import commit_log
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -381,6 +382,24 @@ def days_behind_a_round_whose_clock_was_ahead() -> None:
     assert len(table.open_lake().expire(keep_last=1, keep_ms=24 * sc.HOUR_MS).snapshots) == 3
 
 
+def a_bucket_that_is_trimmed_alone() -> None:
+    """It shares its object with another, whose rows are read on; with these the object goes."""
+    run = Run()
+    with sc.shared_by_two():
+        table = run.create()
+        run.append(num_rows=8, row_chars=sc.LARGE)
+    assert len({s.uuid for s in table.refresh().live_segments()}) == 1
+    for bucket in (0, 1):
+        end = table.refresh().buckets[bucket].end
+        kept = sum(log.end - log.start for b, log in table.state.buckets.items() if b > bucket)
+        table.log.commit(lambda _state, _ms, starts={bucket: end}: (Trim(starts),))
+        for _ in range(2):
+            run.clock.advance(25 * sc.HOUR_MS)
+            table.maintain()
+        assert run.warehouse.table(run.name).to_arrow().num_rows == kept
+    assert not run.memory.list(f"tables/{table.uuid}/segments/")
+
+
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
@@ -439,6 +458,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
     "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
     "times_of_lake_snapshots_are_believed": days_behind_a_round_whose_clock_was_ahead,
+    "a_shared_object_goes_with_the_first_of_its_segments": a_bucket_that_is_trimmed_alone,
+    "parts_are_read_from_where_the_object_begins": a_bucket_that_is_trimmed_alone,
 }
 
 
@@ -477,6 +498,7 @@ def test_the_bug_is_found(name):
         "keys_are_matched_by_their_places",
         "expiry_does_not_look_for_new_tags",
         "times_of_lake_snapshots_are_believed",
+        "a_shared_object_goes_with_the_first_of_its_segments",
     ],
 )
 @pytest.mark.usefixtures("own_cache")

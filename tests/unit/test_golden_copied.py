@@ -85,7 +85,7 @@ class TestOlderVersions:
     def test_are_told_to_upgrade(self, copied, monkeypatch):
         """With what such a version knows: no such checkpoint, no such action."""
         newer = actions.action_from_json
-        monkeypatch.setattr("streamhouse_spark.log.checkpoint.COPIED_VERSION", PAST_VERSION)
+        monkeypatch.setattr("streamhouse_spark.log.checkpoint.NEWEST_VERSION", PAST_VERSION)
         monkeypatch.setattr(
             "streamhouse_spark.log.record.action_from_json",
             lambda data, payload: newer({**data, "type": data["type"].replace("copy", "c0py")}, payload),

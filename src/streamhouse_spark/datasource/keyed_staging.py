@@ -251,10 +251,9 @@ def commit_intents(
         )
     segments = staged.segments if staged else ()
     offsets = _committed(table, plan, segments, whole(messages), transaction, read=read)
-    for segment in segments:
-        if segment.segment.uuid is not None:
-            with suppress(StorageError):  # no record names it: cleaning takes it, if not now
-                table.storage.delete(segment_key(table.uuid, segment.segment.uuid))
+    for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
+        with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+            table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 
 
@@ -290,6 +289,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     adapter = Adapter(written, wanted)
     records = InlineRecords(table.storage, table.uuid)
+    records.expect(staged.segment for staged in segments)
     for staged in segments:
         segment = staged.segment
         if staged.inline_rows is not None:

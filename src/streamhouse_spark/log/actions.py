@@ -235,6 +235,15 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
     return out
 
 
+def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
+    """The kind of an action with these segments.
+
+    Where they share objects it has a name of its own: a version of this package that does not know of that would delete
+    an object with the first of its segments, so it is stopped here.
+    """
+    return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
+
+
 def without_rows(action: Action, payload: Payload) -> Action:
     """The action as it reads back from storage: inline rows move to the payload, their segments say where."""
     if not isinstance(action, Append) or not action.inline_rows:
@@ -266,10 +275,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
             }
         case Append(segments):
-            return {"type": "append", "segments": [segment_to_json(s, payload) for s in segments]}
+            return {"type": _of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
         case Replace(bucket, start, end, segments):
             return {
-                "type": "replace",
+                "type": _of_parts("replace", segments),
                 "bucket": bucket,
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
@@ -307,7 +316,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             mark = {"history": list(history)} if history is not None else {}
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
-            return {"type": "kv", **snapshot_to_json(action, payload)}
+            return {"type": _of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
@@ -316,9 +325,9 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return _create_from_json(data)
         case "copy":
             return _create_from_json(data)
-        case "append":
+        case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
-        case "replace":
+        case "replace" | "replace-parts":
             start, end = data["range"]
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
         case "trim":
@@ -353,7 +362,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             offsets = data["offsets"]
             mark = HistoryMark.from_json(data["history"]) if "history" in data else None
             return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
-        case "kv":
+        case "kv" | "kv-parts":
             return snapshot_from_json(data, payload)
         case unknown:
             raise FormatVersionError(

@@ -27,9 +27,10 @@ logger = logging.getLogger(__name__)
 
 PAST_VERSION = 2
 """Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
-COPIED_VERSION = 3
-"""Of a copy's checkpoint: to an older version of this package the lake's files of before are another engine's, and it
-would drop their rows behind a call of `drop_partition` too."""
+NEWEST_VERSION = 3
+"""Of a checkpoint with segments that share objects, which an older version of this package would delete with the first
+of these segments; and of a copy's: there the lake's files of before would be another engine's, and `drop_partition`
+would drop their rows behind the call too."""
 
 LANDMARK_EVERY = 256
 """Every so many floors there is one that is never deleted."""
@@ -68,8 +69,14 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    version = COPIED_VERSION if state.former_uuids else PAST_VERSION if state.past_transactions else None
-    return encode_frame("checkpoint", header, payload.parts, version=version)
+    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+
+
+def _version(state: TableState) -> int | None:
+    """The oldest format that says all of the state."""
+    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+        return NEWEST_VERSION
+    return PAST_VERSION if state.past_transactions else None
 
 
 def as_stored(state: TableState) -> TableState:
@@ -88,7 +95,7 @@ def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     where = f"{url}/{checkpoint_key(table_uuid, number)}"
-    frame = decode_frame("checkpoint", data, where, newest=COPIED_VERSION)
+    frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
     state = state_from_json(frame.header, frame.payload)
     if state.version != number or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")

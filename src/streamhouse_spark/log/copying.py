@@ -19,7 +19,7 @@ import xxhash
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.actions import COPY, Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import COPIED_VERSION, TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
+from streamhouse_spark.log.checkpoint import NEWEST_VERSION, TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.frame import decode_frame, encode_frame
@@ -146,7 +146,7 @@ class _Copy:
             raise CorruptDataError(f"{self._storage.url}/{key} is missing; copy the warehouse again") from error
 
     def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
-        version = COPIED_VERSION if kind == "checkpoint" else None
+        version = NEWEST_VERSION if kind == "checkpoint" else None
         frame = decode_frame(kind, data, f"{self._storage.url}/{key}", newest=version)
         header: dict[str, Any] = {**frame.header, "table": self._new_uuid}
         if "actions" in header:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -216,6 +216,8 @@ def fold(state: TableState | None, record: Record) -> TableState:
     before = state
     for action in remaining:
         state = _apply(state, action, record)
+    if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
+        state = _without_empty_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     if record.transaction is not None:
@@ -395,7 +397,28 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None)
+    """The objects that were these segments' own."""
+    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
+
+
+def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
+    """Condemn the shared objects of which the record took the last segment. Looks at all only where it took one."""
+    gone: set[str] = set()
+    for bucket, log in before.buckets.items():
+        if state.buckets[bucket] is not log:
+            gone |= _shared(log.segments) - _shared(state.buckets[bucket].segments)
+    for bucket, snapshot in before.snapshots.items():
+        if state.snapshots.get(bucket) is not snapshot:
+            gone |= _shared(snapshot.segments)
+    if not gone:
+        return state
+    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - _shared(state.kept_segments())))
+    return replace(state, condemned=_with_condemned(state, keys, record, orphan=False))
+
+
+def _shared(segments: Iterable[Segment]) -> set[str]:
+    """The objects that these segments share with others."""
+    return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
 def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, Condemned]:
