@@ -384,6 +384,7 @@ def days_behind_a_round_whose_clock_was_ahead() -> None:
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
+    "only_who_reads_the_floor_compares_it": interleaving("append inline", "sleeps beside a thread that looks"),
     "exists_means_that_another_won": sweeping(sc.AppendInline, "own exists"),
     "error_of_a_put_means_that_it_was_done": sweeping(sc.AppendInline, "error before"),
     "late_landing_of_an_attempt_is_not_recognised": sweeping(sc.AppendInline, "lands late"),
