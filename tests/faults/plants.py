@@ -96,6 +96,12 @@ def only_who_reads_the_floor_compares_it() -> Iterator[None]:
 
 
 @plant
+def staged_objects_are_believed_to_be_there() -> Iterator[None]:
+    with patched((commit_log, "staged_uuids", lambda _: [])):
+        yield
+
+
+@plant
 def exists_means_that_another_won() -> Iterator[None]:
     original = CommitLog._put
 
