@@ -51,6 +51,8 @@ jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java source 
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
+#   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7
 .PHONY: soak
 soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories, 500 tiering rounds
 	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills lake_rounds --rounds $(SOAK_ROUNDS)

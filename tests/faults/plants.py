@@ -84,6 +84,26 @@ def floor_is_not_looked_at_before_acknowledging() -> Iterator[None]:
 
 
 @plant
+def only_who_reads_the_floor_compares_it() -> Iterator[None]:
+    original = CommitLog._won
+
+    def won(self: CommitLog, before: TableState, stored: Record) -> TableState | None:
+        if self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS:
+            return original(self, before, stored)
+        self._state = fold(before, stored)
+        return self._state
+
+    with patched((CommitLog, "_won", won)):
+        yield
+
+
+@plant
+def staged_objects_are_believed_to_be_there() -> Iterator[None]:
+    with patched((commit_log, "staged_uuids", lambda _: [])):
+        yield
+
+
+@plant
 def exists_means_that_another_won() -> Iterator[None]:
     original = CommitLog._put
 

@@ -37,6 +37,13 @@ def test_another_process_between_any_two_calls(work, between):
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
+@pytest.mark.parametrize("work", ["append inline", "append with a transaction", "truncate", "merge"])
+def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work):
+    """What one thread read between another's look at the log and its record counts for both: a void record is none."""
+    outcomes = il.check_interleavings(work, "sleeps beside a thread that looks")
+    print(f"{work}: {dict(outcomes)}")  # noqa: T201
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("between", il.BETWEEN_TIERING)
 @pytest.mark.parametrize("work", il.TIERING_WORK)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
+from faults.test_restored_writes import Staged, check_restored_before_each_call
 from streamhouse_spark import union_read
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -84,6 +86,11 @@ def a_checkpoint_that_cannot_be_stored() -> None:
     for _ in range(commit_log.CHECKPOINT_INTERVAL + 1):
         run.append()
     run.check()
+
+
+def a_restore_while_a_write_is_staged() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_restored_before_each_call("memory", Staged, "the same", Path(folder))
 
 
 def an_old_transaction_sent_again() -> None:
@@ -403,6 +410,8 @@ def a_bucket_that_is_trimmed_alone() -> None:
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
+    "only_who_reads_the_floor_compares_it": interleaving("append inline", "sleeps beside a thread that looks"),
+    "staged_objects_are_believed_to_be_there": a_restore_while_a_write_is_staged,
     "exists_means_that_another_won": sweeping(sc.AppendInline, "own exists"),
     "error_of_a_put_means_that_it_was_done": sweeping(sc.AppendInline, "error before"),
     "late_landing_of_an_attempt_is_not_recognised": sweeping(sc.AppendInline, "lands late"),
@@ -481,6 +490,7 @@ def test_the_bug_is_found(name):
     "name",
     [
         "floor_is_not_looked_at_when_reading",
+        "staged_objects_are_believed_to_be_there",
         "unknown_outcome_is_told_as_a_failure",
         "only_the_newest_version_of_a_transaction_is_known",
         "cleaning_does_not_wait",

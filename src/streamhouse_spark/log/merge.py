@@ -128,7 +128,7 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
             if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
         )
 
-    committed = log.commit(plan)
+    committed = log.commit(plan, staged_ms=began_ms)
     return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
 
 

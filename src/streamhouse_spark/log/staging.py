@@ -215,7 +215,7 @@ def commit_staged(
         _require_fresh(state, staged, time_ms)
         return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
 
-    committed = log.commit(plan, transaction=transaction)
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms)
     if committed.replay_of is not None:
         return BucketOffsets(committed.replay_of.offsets), committed
     before, after = committed.before, committed.state
