@@ -10,15 +10,22 @@ import ast
 import re
 import tomllib
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import streamhouse_spark as sh
 from claims import claims_of
+from streamhouse_spark import slicing
+from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.datasource.catalog.procedures import PROCEDURES
 from streamhouse_spark.errors import ErrorKind
 from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT_MAX
+from streamhouse_spark.lake_view import LakeView
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.properties import TableProperties
+from streamhouse_spark.table import Table
+from streamhouse_spark.warehouse import Warehouse
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -136,3 +143,43 @@ def test_figures_are_those_of_the_code():
     assert set(re.findall(r"more than (\d+)(?: snapshots|, (?:for|those))", README)) == {str(SNAPSHOTS_KEPT_MAX)}
     assert SNAPSHOTS_KEPT_MAX * TableProperties().datalake_freshness_ms == 10 * 3_600_000
     assert f"{SNAPSHOTS_KEPT_MAX} snapshots are ten hours" in README
+    assert slicing.ROW_BYTES_MAX == 512 << 20
+    assert slicing.KEY_ROWS_BYTES_MAX == slicing.KEYS_BYTES_MAX == 1 << 30
+
+
+def test_conditions_are_those_of_the_code():
+    """Of the errors that users meet; the others are turned into these."""
+    errors = {name: getattr(sh, name) for name in sh.__all__ if name.endswith("Error") and name != "StreamhouseError"}
+    table = [claim for heading, claim in claims_of(README) if heading == "Errors" and claim.startswith("|")]
+    said = {condition for row in table for condition in re.findall(r"`([A-Z_.]+)`", row.split("|")[1])}
+    of_spark = {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "CANNOT_LOAD_CATALOG.PLUGIN_CLASS_NOT_FOUND"}
+    of_classes = {error("").condition for error in errors.values()}
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert of_classes <= said
+    for condition in said - of_classes - of_spark - {"DATA_SOURCE_NOT_FOUND"}:
+        class_name = condition.title().replace("_", "") + "Error"
+        assert f'"{condition}' in sources or f"class {class_name}(" in sources, condition
+
+
+def test_options_of_commands_exist():
+    for _, claim in claims_of(README):
+        if row := re.match(r"\| `streamhouse ([\w-]+)", claim):
+            known = {
+                name
+                for option in streamhouse.commands[row[1]].params
+                for name in (*option.opts, *option.secondary_opts)
+            }
+            assert set(re.findall(r"`(--?[a-z][\w-]*)", claim)) <= known, claim
+
+
+def test_what_is_called_exists():
+    owners = {"sh": sh, "orders": Table, "people": Table, "orders.lake": LakeView, "Warehouse(W)": Warehouse}
+    called = re.findall(
+        r"(?<![\w.)])(sh\.Warehouse\(W\)|Warehouse\(W\)|orders\.lake|orders|people|sh)\.(\w+)\(", README
+    )
+    assert len(called) > 30
+    for owner, name in called:
+        assert callable(getattr(owners[owner.removeprefix("sh.") if "(" in owner else owner], name)), (owner, name)
+    for verb in (Table.maintain, LakeView.compact, LakeView.expire_snapshots, LakeView.remove_orphan_files):
+        assert "dry_run" in signature(verb).parameters
+    assert "dry_run" in signature(LakeView.rewrite_manifests).parameters
