@@ -66,8 +66,8 @@ def compact(session: Session, table: str, *, dry_run: bool) -> None:
     """Join small files of the lake, and remove deleted rows from them.
 
     Works by bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older
-    snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false; for an adopted lake, where
-    it is true.
+    snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false; for an adopted lake,
+    where it is true.
     """
     opened = session.warehouse.table(table)
     report = opened.lake.compact(dry_run=dry_run)
