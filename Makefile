@@ -29,7 +29,7 @@ demo: java $(VENV)/demo.stamp ## real flights stream into a table, are tiered to
 	$(BIN)/streamhouse demo
 
 .PHONY: demo-fast
-demo-fast: java $(VENV)/demo.stamp ## the same in under a minute
+demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
 .PHONY: test

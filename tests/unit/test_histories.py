@@ -169,6 +169,19 @@ class TestTheLog:
             table.append([{"id": 11}])
         assert self.ids(place) == [1]
 
+    def test_elsewhere_once_it_was_idle_for_a_minute(self, tmp_path, clock):
+        place = Place("memory", tmp_path, clock)
+        table = place.open().create_table("d.t", "id BIGINT")
+        table.append([{"id": 1}])
+        backup = place.backup()
+        table.append([{"id": 10}])
+        place.restore(backup)
+        clock.advance(commit_log.FLOOR_CHECK_MS + 1)
+        with pytest.raises(DifferentHistoryError):
+            table.append([{"id": 11}])
+        assert commit_log.FLOOR_CHECK_MS == 60_000
+        assert self.ids(place) == [1]
+
     def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):
         """Within the minute, on a store where it costs a request to look."""
         place = Place("memory", tmp_path, clock)
