@@ -1,0 +1,16 @@
+package io.streamhouse.spark;
+
+import java.util.function.Supplier;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.types.StructType;
+
+final class BucketedOperationWrite extends OperationWrite implements ClusteredByBucket {
+  BucketedOperationWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
+    super(table, shown, inner, written);
+  }
+
+  @Override
+  public WritableTable table() {
+    return table;
+  }
+}

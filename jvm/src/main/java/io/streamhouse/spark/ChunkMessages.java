@@ -1,0 +1,9 @@
+package io.streamhouse.spark;
+
+import java.util.ArrayList;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+
+final class ChunkMessages implements WriterCommitMessage {
+  private static final long serialVersionUID = 1L;
+  final ArrayList<WriterCommitMessage> chunks = new ArrayList<>();
+}

@@ -1,0 +1,300 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.OptionalLong;
+import org.apache.spark.paths.SparkPath;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.LogicalExpressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
+import org.apache.spark.sql.internal.connector.PredicateUtils;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
+
+/** One read of a pinned table: files for Spark's own Parquet reader, and groups that Python reads as Arrow batches. */
+class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReportPartitioning {
+  final ReadableTable table;
+  final StructType required;
+  final List<Predicate> predicates;
+  private final Map<String, String> options;
+  private final int limit;
+  private final KeyedOperation operation;
+  JsonNode plan;
+  private boolean streaming;
+
+  TableScan(
+      ReadableTable table,
+      Map<String, String> options,
+      StructType required,
+      Predicate[] predicates,
+      int limit,
+      KeyedOperation operation) {
+    this.operation = operation;
+    this.table = table;
+    this.options = options;
+    this.required = required;
+    this.predicates = new ArrayList<>(Arrays.asList(predicates));
+    this.limit = limit;
+  }
+
+  private ObjectNode request() {
+    ObjectNode request = Json.object().put("pin", table.loaded.get("pin").asText());
+    ArrayNode columns = request.putArray("columns");
+    for (String column : required.fieldNames()) columns.add(column);
+    ArrayNode filters = request.putArray("filters");
+    for (Predicate predicate : predicates) filters.add(Json.expression(predicate));
+    request.put("limit", limit < 0 ? null : (Integer) limit);
+    request.set("options", Json.object(options));
+    request.put("parallelism", Parallelism.ofSession());
+    request.putArray("native_schemes").add("file");
+    if (operation != null) request.put("reads_once", operation.readsOnce());
+    return request;
+  }
+
+  private JsonNode plan() {
+    if (plan == null) plan = table.catalog.ask("plan", request());
+    return plan;
+  }
+
+  @Override
+  public StructType readSchema() {
+    return required;
+  }
+
+  @Override
+  public String description() {
+    return "streamhouse " + table.tableName() + " " + Arrays.toString(required.fieldNames()) + ", filters "
+        + predicates + (limit < 0 ? "" : ", limit " + limit);
+  }
+
+  @Override
+  public Statistics estimateStatistics() {
+    JsonNode known = streaming ? table.loaded : plan();
+    OptionalLong rows = known.path("rows").isNumber() ? OptionalLong.of(known.get("rows").asLong()) : OptionalLong.empty();
+    OptionalLong bytes =
+        known.path("bytes").isNumber() ? OptionalLong.of(known.get("bytes").asLong()) : OptionalLong.empty();
+    return new Statistics() {
+      @Override
+      public OptionalLong sizeInBytes() {
+        return bytes;
+      }
+
+      @Override
+      public OptionalLong numRows() {
+        return rows;
+      }
+    };
+  }
+
+  private boolean keyed() {
+    return plan().get("keyed").asBoolean();
+  }
+
+  @Override
+  public Partitioning outputPartitioning() {
+    int groups = plan().get("native").size() + plan().get("hot").size();
+    if (!keyed()) return new UnknownPartitioning(groups);
+    Expression key =
+        LogicalExpressions.bucket(
+            table.bucketCount(), new NamedReference[] {FieldReference.column(table.bucketColumn())});
+    return new KeyGroupedPartitioning(new Expression[] {key}, groups);
+  }
+
+  @Override
+  public Batch toBatch() {
+    return this;
+  }
+
+  @Override
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    streaming = true;
+    table.checkOptions("readStream", options);
+    Map<String, String> all = table.catalog.options(options);
+    all.put("path", table.tableName());
+    all.put("__streamhouse_uuid", table.id());
+    return read(streamed(), all).toMicroBatchStream(checkpoint);
+  }
+
+  /**
+   * The columns of a stream. Spark asks it for none by name: it adds the hidden columns to the output behind the others
+   * where a query selects one, and finds them by their places. So they are always there; Spark drops what is too much.
+   */
+  private StructType streamed() {
+    StructType found = table.schema;
+    for (MetadataColumn hidden : table.metadataColumns()) found = found.add(hidden.name(), hidden.dataType(), true);
+    return found;
+  }
+
+  private Scan read(StructType schema, Map<String, String> all) {
+    SupportsRead inner = (SupportsRead) table.catalog.source().getTable(schema, new Transform[0], all);
+    return inner.newScanBuilder(new CaseInsensitiveStringMap(all)).build();
+  }
+
+  private Batch hot() {
+    String text = plan().get("read").asText();
+    Map<String, String> all = table.catalog.options(StreamhouseCatalog.call("read", text));
+    return read(new StructType().add("batch", DataTypes.BinaryType, true), all).toBatch();
+  }
+
+  private Batch hotBatch; // its partitions and its reader factory belong together
+
+  @Override
+  public InputPartition[] planInputPartitions() {
+    boolean keyed = keyed();
+    List<InputPartition> found = new ArrayList<>();
+    for (JsonNode group : plan().get("native")) {
+      found.add(withKey(nativeFiles(found.size(), group.get("files")), group, keyed));
+    }
+    JsonNode hotGroups = plan().get("hot");
+    if (hotGroups.size() > 0) {
+      hotBatch = hot();
+      InputPartition[] hot = hotBatch.planInputPartitions();
+      if (hot.length != hotGroups.size()) {
+        throw new IllegalStateException("planned " + hotGroups.size() + " groups, found " + hot.length);
+      }
+      for (int i = 0; i < hot.length; i++) found.add(withKey(hot[i], hotGroups.get(i), keyed));
+    }
+    return found.toArray(new InputPartition[0]);
+  }
+
+  private static InputPartition withKey(InputPartition partition, JsonNode group, boolean keyed) {
+    return keyed ? new BucketPartition(partition, group.get("bucket").asInt()) : partition;
+  }
+
+  private static FilePartition nativeFiles(int index, JsonNode files) {
+    List<PartitionedFile> found = new ArrayList<>();
+    for (JsonNode file : files) {
+      found.add(
+          new PartitionedFile(
+              InternalRow.empty(),
+              SparkPath.fromUrlString(file.get("path").asText()),
+              file.get("start").asLong(),
+              file.get("length").asLong(),
+              new String[0],
+              0L,
+              file.get("size").asLong(),
+              scala.collection.immutable.Map$.MODULE$.empty()));
+    }
+    return new FilePartition(index, found.toArray(new PartitionedFile[0]));
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    boolean hasHot = plan().get("hot").size() > 0;
+    if (hasHot && hotBatch == null) planInputPartitions();
+    boolean hasFiles = false;
+    for (JsonNode group : plan().get("native")) hasFiles |= group.get("files").size() > 0;
+    PartitionReaderFactory parquet = hasFiles ? parquetFactory() : null;
+    return new MixedReaderFactory(hasHot ? hotBatch.createReaderFactory() : null, parquet, required.length());
+  }
+
+  /** Spark's own reader, for files that are given to it: it lists nothing and infers nothing. */
+  private PartitionReaderFactory parquetFactory() {
+    Map<String, String> strict = new HashMap<>();
+    strict.put("paths", "[]");
+    strict.put("__globPaths__", "false");
+    strict.put("recursiveFileLookup", "true");
+    strict.put("mergeSchema", "false");
+    strict.put("ignoreMissingFiles", "false");
+    strict.put("ignoreCorruptFiles", "false");
+    strict.put("datetimeRebaseMode", "CORRECTED");
+    strict.put("int96RebaseMode", "CORRECTED");
+    strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
+    SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
+    ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
+    builder.pruneColumns(required);
+    List<Filter> filters = new ArrayList<>();
+    for (Predicate predicate : predicates) {
+      if (comparesFloats(predicate)) continue;
+      Filter filter = whole(predicate);
+      if (filter != null) filters.add(filter);
+    }
+    builder.pushedDataFilters_$eq(builder.pushDataFilters(filters.toArray(new Filter[0])));
+    return builder.build().toBatch().createReaderFactory();
+  }
+
+  /** The predicate as Parquet takes it, or null: of an OR, Spark's own conversion gives the side that it understands. */
+  private static Filter whole(Expression expression) {
+    if (!(expression instanceof Predicate)) return null;
+    Predicate predicate = (Predicate) expression;
+    Filter[] children = new Filter[predicate.children().length];
+    switch (predicate.name()) {
+      case "AND":
+      case "OR":
+      case "NOT":
+        for (int i = 0; i < children.length; i++) {
+          children[i] = whole(predicate.children()[i]);
+          if (children[i] == null) return null;
+        }
+        break;
+      default:
+        Option<Filter> leaf = PredicateUtils.toV1(predicate);
+        return leaf.isDefined() ? leaf.get() : null;
+    }
+    if (children.length == 1) return new org.apache.spark.sql.sources.Not(children[0]);
+    return predicate.name().equals("AND")
+        ? new org.apache.spark.sql.sources.And(children[0], children[1])
+        : new org.apache.spark.sql.sources.Or(children[0], children[1]);
+  }
+
+  /** Parquet statistics leave NaN out, which Spark takes for the greatest number: they would hide its rows. */
+  private boolean comparesFloats(Predicate predicate) {
+    for (NamedReference column : predicate.references()) {
+      DataType type = table.schema;
+      for (String name : column.fieldNames()) {
+        if (!(type instanceof StructType) || !Arrays.asList(((StructType) type).fieldNames()).contains(name)) return true;
+        type = ((StructType) type).apply(name).dataType();
+      }
+      if (type instanceof FloatType || type instanceof DoubleType) return true;
+    }
+    return false;
+  }
+
+  /** Equal scans read the same rows: Spark reuses their exchanges. */
+  @Override
+  public boolean equals(Object other) {
+    return other != null
+        && getClass() == other.getClass()
+        && table.id().equals(((TableScan) other).table.id())
+        && request().equals(((TableScan) other).request());
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(table.id(), Arrays.hashCode(required.fieldNames()));
+  }
+}
