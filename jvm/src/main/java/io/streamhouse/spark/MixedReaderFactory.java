@@ -39,7 +39,7 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
-    return isHot(inner) ? new HotRows(batches(inner)) : parquet.createReader(inner);
+    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.createReader(inner);
   }
 
   @Override
@@ -49,8 +49,8 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     return isHot(inner) ? batches(inner) : parquet.createColumnarReader(inner);
   }
 
-  private HotBatches batches(InputPartition partition) {
+  private PythonBatches batches(InputPartition partition) {
     PartitionReader<InternalRow> rows = Errors.plainly(() -> hot.createReader(partition));
-    return new HotBatches(rows, columns);
+    return new PythonBatches(rows, columns);
   }
 }

@@ -289,7 +289,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public StagedTable stageCreate(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return new WrittenTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
+    return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
   }
 
   /** The rows of a table are replaced in one commit; the table stays, with what makes it that table. */
@@ -297,7 +297,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
       JsonNode found = ask("replace_table", described(identifier, info), "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
-      return new WrittenTable(this, identifier, found, false);
+      return new StagedWritableTable(this, identifier, found, false);
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
     }

@@ -52,7 +52,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   final List<Predicate> predicates;
   private final Map<String, String> options;
   private final int limit;
-  private final KeyedOperation operation;
+  private final KeyedRowLevelOperation operation;
   JsonNode plan;
   private boolean streaming;
 
@@ -62,7 +62,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
       StructType required,
       Predicate[] predicates,
       int limit,
-      KeyedOperation operation) {
+      KeyedRowLevelOperation operation) {
     this.operation = operation;
     this.table = table;
     this.options = options;

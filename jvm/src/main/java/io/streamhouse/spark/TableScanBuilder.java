@@ -32,14 +32,14 @@ final class TableScanBuilder
         SupportsPushDownAggregates {
   private final ReadableTable table;
   private final Map<String, String> options;
-  private final KeyedOperation operation;
+  private final KeyedRowLevelOperation operation;
   private StructType required;
   private Predicate[] predicates = new Predicate[0];
   private int limit = -1;
   private Scan answered;
 
   /** The operation is null where the scan is not of one. */
-  TableScanBuilder(ReadableTable table, Map<String, String> options, KeyedOperation operation) {
+  TableScanBuilder(ReadableTable table, Map<String, String> options, KeyedRowLevelOperation operation) {
     this.table = table;
     this.options = options;
     this.operation = operation;

@@ -39,8 +39,8 @@ class TableWrite implements Write {
     boolean readsOnce =
         Statements.leaves().stream().filter(leaf -> !leaf.equals(merged)).noneMatch(
             leaf -> Statements.mayRead(leaf, table));
-    JsonNode described = KeyedOperation.described(table, RowLevelOperation.Command.MERGE, options);
-    Write write = table.writer(info, info.schema(), KeyedOperation.read(described, readsOnce, null)).build();
+    JsonNode described = KeyedRowLevelOperation.described(table, RowLevelOperation.Command.MERGE, options);
+    Write write = table.writer(info, info.schema(), KeyedRowLevelOperation.read(described, readsOnce, null)).build();
     return new PlainBatchWrite(write.toBatch());
   }
 

@@ -65,7 +65,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-    return () -> new KeyedOperation(this, info);
+    return () -> new KeyedRowLevelOperation(this, info);
   }
 
   @Override

@@ -12,7 +12,7 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** Arrow batches from Python: each row that arrives is one Arrow IPC stream of one batch. */
-final class HotBatches implements PartitionReader<ColumnarBatch> {
+final class PythonBatches implements PartitionReader<ColumnarBatch> {
   private final PartitionReader<InternalRow> rows;
   private final int columns;
   private final BufferAllocator allocator =
@@ -20,7 +20,7 @@ final class HotBatches implements PartitionReader<ColumnarBatch> {
   private ArrowStreamReader reader;
   private ColumnarBatch batch;
 
-  HotBatches(PartitionReader<InternalRow> rows, int columns) {
+  PythonBatches(PartitionReader<InternalRow> rows, int columns) {
     this.rows = rows;
     this.columns = columns;
   }
@@ -33,7 +33,7 @@ final class HotBatches implements PartitionReader<ColumnarBatch> {
     if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
     VectorSchemaRoot root = reader.getVectorSchemaRoot();
     ColumnVector[] vectors = new ColumnVector[columns];
-    for (int i = 0; i < columns; i++) vectors[i] = new HotColumn(root.getVector(i));
+    for (int i = 0; i < columns; i++) vectors[i] = new PythonColumn(root.getVector(i));
     batch = new ColumnarBatch(vectors, root.getRowCount());
     return true;
   }

@@ -8,11 +8,11 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
 /** A table that one statement creates or replaces, and fills. */
-final class WrittenTable extends WritableTable implements StagedTable {
+final class StagedWritableTable extends WritableTable implements StagedTable {
   private final boolean isNew;
   private boolean hasRows;
 
-  WrittenTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
+  StagedWritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
     super(catalog, identifier, loaded);
     this.isNew = isNew;
   }

@@ -10,12 +10,12 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 
 /** Python's writer takes rows as an iterator, Spark hands them over one by one: each task calls it once a chunk. */
-final class OperationBatchWrite implements DeltaBatchWrite {
+final class KeyedDeltaBatchWrite implements DeltaBatchWrite {
   private final BatchWrite inner;
   private final StructType written;
   private final int columns;
 
-  OperationBatchWrite(BatchWrite inner, StructType written, int columns) {
+  KeyedDeltaBatchWrite(BatchWrite inner, StructType written, int columns) {
     this.inner = inner;
     this.written = written;
     this.columns = columns;
@@ -23,7 +23,7 @@ final class OperationBatchWrite implements DeltaBatchWrite {
 
   @Override
   public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-    return new OperationWriterFactory(inner.createBatchWriterFactory(info), written, columns);
+    return new ChunkWriterFactory(inner.createBatchWriterFactory(info), written, columns);
   }
 
   @Override

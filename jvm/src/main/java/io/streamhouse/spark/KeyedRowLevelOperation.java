@@ -25,13 +25,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** An operation on rows that are told by their primary key. Whether the table takes it, Python says when it begins. */
-final class KeyedOperation implements SupportsDelta {
+final class KeyedRowLevelOperation implements SupportsDelta {
   private final WritableTable table;
   private final Command command;
   private final JsonNode described;
   private final List<TableScanBuilder> scans = new ArrayList<>();
 
-  KeyedOperation(WritableTable table, RowLevelOperationInfo info) {
+  KeyedRowLevelOperation(WritableTable table, RowLevelOperationInfo info) {
     this.table = table;
     this.command = info.command();
     this.described = described(table, command, info.options().asCaseSensitiveMap());
@@ -105,8 +105,8 @@ final class KeyedOperation implements SupportsDelta {
         Write shown = table.writer(info, written, Map.of()).build();
         Supplier<Write> inner = () -> table.writer(info, written, read()).build();
         return table.clusters(written)
-            ? new BucketedOperationWrite(table, shown, inner, written)
-            : new OperationWrite(table, shown, inner, written);
+            ? new BucketedDeltaWrite(table, shown, inner, written)
+            : new KeyedDeltaWrite(table, shown, inner, written);
       }
     };
   }

@@ -4,8 +4,8 @@ import java.util.function.Supplier;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.types.StructType;
 
-final class BucketedOperationWrite extends OperationWrite implements ClusteredByBucket {
-  BucketedOperationWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
+final class BucketedDeltaWrite extends KeyedDeltaWrite implements ClusteredByBucket {
+  BucketedDeltaWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
     super(table, shown, inner, written);
   }
 

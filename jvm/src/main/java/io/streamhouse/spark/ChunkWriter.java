@@ -17,7 +17,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /** Rows as Python takes them: what is done, the key of the row that was read, and the columns of the one to write. */
-final class OperationWriter implements DeltaWriter<InternalRow> {
+final class ChunkWriter implements DeltaWriter<InternalRow> {
   private static final int CHUNK_ROWS = 1 << 16;
   private static final long CHUNK_BYTES = 32L << 20;
   private final DataWriterFactory inner;
@@ -30,7 +30,7 @@ final class OperationWriter implements DeltaWriter<InternalRow> {
   private final List<InternalRow> chunk = new ArrayList<>();
   private long chunkBytes;
 
-  OperationWriter(DataWriterFactory inner, int partition, long task, StructType written, int columns) {
+  ChunkWriter(DataWriterFactory inner, int partition, long task, StructType written, int columns) {
     this.inner = inner;
     this.partition = partition;
     this.task = task;

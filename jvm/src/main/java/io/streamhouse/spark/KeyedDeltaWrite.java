@@ -7,14 +7,14 @@ import org.apache.spark.sql.connector.write.DeltaWrite;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.types.StructType;
 
-class OperationWrite implements DeltaWrite {
+class KeyedDeltaWrite implements DeltaWrite {
   final WritableTable table;
   private final Write shown;
   private final Supplier<Write> inner;
   private final StructType written;
 
   /** The writer is made when the statement runs, as it is told what else the statement reads; another one is shown. */
-  OperationWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
+  KeyedDeltaWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
     this.table = table;
     this.shown = shown;
     this.inner = inner;
@@ -28,7 +28,7 @@ class OperationWrite implements DeltaWrite {
 
   @Override
   public DeltaBatchWrite toBatch() {
-    return new OperationBatchWrite(new PlainBatchWrite(inner.get().toBatch()), written, table.schema.length());
+    return new KeyedDeltaBatchWrite(new PlainBatchWrite(inner.get().toBatch()), written, table.schema.length());
   }
 
   @Override

@@ -12,14 +12,14 @@ import org.apache.spark.unsafe.types.UTF8String;
  * A column of a batch, valid until the next batch is asked for, as columns of Spark's Parquet reader are. It is no {@link
  * ArrowColumnVector}, because Spark 4.3 keeps those for longer where a Python function follows the scan.
  */
-final class HotColumn extends ColumnVector {
+final class PythonColumn extends ColumnVector {
   private final ArrowColumnVector inner;
 
-  HotColumn(ValueVector vector) {
+  PythonColumn(ValueVector vector) {
     this(new ArrowColumnVector(vector));
   }
 
-  private HotColumn(ArrowColumnVector inner) {
+  private PythonColumn(ArrowColumnVector inner) {
     super(inner.dataType());
     this.inner = inner;
   }

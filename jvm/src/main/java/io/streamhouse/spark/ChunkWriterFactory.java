@@ -6,13 +6,13 @@ import org.apache.spark.sql.connector.write.DeltaWriter;
 import org.apache.spark.sql.connector.write.DeltaWriterFactory;
 import org.apache.spark.sql.types.StructType;
 
-final class OperationWriterFactory implements DeltaWriterFactory {
+final class ChunkWriterFactory implements DeltaWriterFactory {
   private static final long serialVersionUID = 1L;
   private final DataWriterFactory inner;
   private final StructType written;
   private final int columns;
 
-  OperationWriterFactory(DataWriterFactory inner, StructType written, int columns) {
+  ChunkWriterFactory(DataWriterFactory inner, StructType written, int columns) {
     this.inner = inner;
     this.written = written;
     this.columns = columns;
@@ -20,6 +20,6 @@ final class OperationWriterFactory implements DeltaWriterFactory {
 
   @Override
   public DeltaWriter<InternalRow> createWriter(int partition, long task) {
-    return new OperationWriter(inner, partition, task, written, columns);
+    return new ChunkWriter(inner, partition, task, written, columns);
   }
 }

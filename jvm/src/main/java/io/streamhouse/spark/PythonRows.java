@@ -7,11 +7,11 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
 /** The same rows one by one, for plans that Spark does not run on columns. */
-final class HotRows implements PartitionReader<InternalRow> {
-  private final HotBatches batches;
+final class PythonRows implements PartitionReader<InternalRow> {
+  private final PythonBatches batches;
   private Iterator<InternalRow> rows = Collections.emptyIterator();
 
-  HotRows(HotBatches batches) {
+  PythonRows(PythonBatches batches) {
     this.batches = batches;
   }
 
