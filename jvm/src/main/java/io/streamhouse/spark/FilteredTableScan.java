@@ -20,7 +20,7 @@ final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filt
   @Override
   public NamedReference[] filterAttributes() {
     List<NamedReference> found = new ArrayList<>();
-    List<String> wanted = new ArrayList<>(Json.list(table.loaded.get("partition_columns")));
+    List<String> wanted = new ArrayList<>(JsonTree.list(table.loaded.get("partition_columns")));
     if (table.bucketColumn() != null) wanted.add(table.bucketColumn());
     for (String column : wanted) {
       if (Arrays.asList(required.fieldNames()).contains(column)) found.add(FieldReference.column(column));

@@ -38,17 +38,17 @@ final class KeyedRowLevelOperation implements SupportsDelta {
   }
 
   static JsonNode described(WritableTable table, Command command, Map<String, String> options) {
-    ObjectNode arguments = Json.object().put("pin", table.loaded.get("pin").asText()).put("command", command.name());
-    arguments.set("options", Json.object(options));
+    ObjectNode arguments = JsonTree.object().put("pin", table.loaded.get("pin").asText()).put("command", command.name());
+    arguments.set("options", JsonTree.object(options));
     return table.catalog.ask("row_level_operation", arguments);
   }
 
   /** What the operation read, as its writer takes it. The filters are those of its one scan; null for all rows. */
   static Map<String, String> read(JsonNode described, boolean readsOnce, Predicate[] filters) {
-    ObjectNode scope = Json.object().put("reads_once", readsOnce);
+    ObjectNode scope = JsonTree.object().put("reads_once", readsOnce);
     scope.set("schema_id", described.get("schema_id"));
     ArrayNode trees = scope.putArray("filters");
-    if (filters != null) for (Predicate filter : filters) trees.add(Json.expression(filter));
+    if (filters != null) for (Predicate filter : filters) trees.add(ExpressionJson.of(filter));
     return Map.of("__streamhouse_read", described.get("read").asText(), "__streamhouse_scope", scope.toString());
   }
 
@@ -92,7 +92,7 @@ final class KeyedRowLevelOperation implements SupportsDelta {
   @Override
   public NamedReference[] rowId() {
     List<NamedReference> found = new ArrayList<>();
-    for (String column : Json.list(described.get("row_id"))) found.add(FieldReference.column(column));
+    for (String column : JsonTree.list(described.get("row_id"))) found.add(FieldReference.column(column));
     return found.toArray(new NamedReference[0]);
   }
 

@@ -21,7 +21,7 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
   @Override
   public StructType partitionSchema() {
     StructType found = new StructType();
-    for (String column : Json.list(loaded.get("partition_columns"))) found = found.add(schema.apply(column));
+    for (String column : JsonTree.list(loaded.get("partition_columns"))) found = found.add(schema.apply(column));
     return found;
   }
 
@@ -33,11 +33,11 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
     for (int i = 0; i < names.length; i++) {
       DataType type = schema.apply(names[i]).dataType();
       namesNode.add(names[i]);
-      valuesNode.add(Json.value(values.isNullAt(i) ? null : values.get(i, type)));
+      valuesNode.add(ValueJson.of(values.isNullAt(i) ? null : values.get(i, type)));
     }
     List<InternalRow> found = new ArrayList<>();
     for (JsonNode partition : catalog.ask("partition_values", arguments).get("partitions")) {
-      found.add(Json.row(partition, partitionSchema()));
+      found.add(ValueJson.readRow(partition, partitionSchema()));
     }
     return found.toArray(new InternalRow[0]);
   }
@@ -60,7 +60,7 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
     for (InternalRow partition : partitions) {
       ArrayNode row = values.addArray();
       for (int i = 0; i < columns.length; i++) {
-        row.add(Json.value(partition.isNullAt(i) ? null : partition.get(i, columns[i].dataType())));
+        row.add(ValueJson.of(partition.isNullAt(i) ? null : partition.get(i, columns[i].dataType())));
       }
     }
     catalog.ask("drop_partitions", arguments);

@@ -58,18 +58,18 @@ final class Procedure implements UnboundProcedure, BoundProcedure {
 
   @Override
   public Iterator<Scan> call(InternalRow inputs) {
-    ObjectNode arguments = Json.object().put("name", name());
+    ObjectNode arguments = JsonTree.object().put("name", name());
     ObjectNode given = arguments.putObject("arguments");
     int position = 0;
     for (ProcedureParameter parameter : parameters()) {
       Object value = inputs.isNullAt(position) ? null : inputs.get(position, parameter.dataType());
       position++;
-      given.set(parameter.name(), Json.value(value));
+      given.set(parameter.name(), ValueJson.of(value));
     }
     JsonNode answer = catalog.ask("call_procedure", arguments);
     StructType schema = (StructType) DataType.fromJson(answer.get("schema").asText());
     List<InternalRow> rows = new ArrayList<>();
-    for (JsonNode row : answer.get("rows")) rows.add(Json.row(row, schema));
+    for (JsonNode row : answer.get("rows")) rows.add(ValueJson.readRow(row, schema));
     return List.<Scan>of(new AnsweredRows(schema, rows.toArray(new InternalRow[0]))).iterator();
   }
 }

@@ -74,13 +74,13 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   @Override
   public Transform[] partitioning() {
     List<Transform> found = new ArrayList<>();
-    for (JsonNode transform : loaded.get("partitioning")) found.add(Json.transform(transform));
+    for (JsonNode transform : loaded.get("partitioning")) found.add(TransformJson.of(transform));
     return found.toArray(new Transform[0]);
   }
 
   @Override
   public Map<String, String> properties() {
-    Map<String, String> found = Json.texts(loaded.get("properties"));
+    Map<String, String> found = JsonTree.texts(loaded.get("properties"));
     if (isAskedBy("ShowCreateTableExec")) found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
     return found;
   }
@@ -124,7 +124,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   /** Refuses options of the query that cannot be. */
   void checkOptions(String mode, Map<String, String> options) {
     if (options.isEmpty()) return;
-    ObjectNode arguments = Json.object().put("name", tableName()).put("mode", mode);
+    ObjectNode arguments = JsonTree.object().put("name", tableName()).put("mode", mode);
     ObjectNode given = arguments.putObject("options");
     options.forEach(given::put);
     catalog.ask("check_options", arguments);

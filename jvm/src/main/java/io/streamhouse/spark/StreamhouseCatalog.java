@@ -99,7 +99,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
    */
   JsonNode ask(String operation, ObjectNode arguments, String... handled) {
     CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments.toString())));
-    JsonNode reply = Json.parse(source().inferSchema(all).fields()[0].metadata().getString("json"));
+    JsonNode reply = JsonTree.parse(source().inferSchema(all).fields()[0].metadata().getString("json"));
     if (!reply.has("error")) return reply.get("ok");
     String condition = reply.get("error").get("condition").asText();
     String message = reply.get("error").get("message").asText();
@@ -112,7 +112,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public String[][] listNamespaces() {
     List<String[]> found = new ArrayList<>();
-    for (JsonNode database : ask("databases", Json.object()).get("databases")) {
+    for (JsonNode database : ask("databases", JsonTree.object()).get("databases")) {
       found.add(new String[] {database.asText()});
     }
     return found.toArray(new String[0][]);
@@ -134,18 +134,18 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public Map<String, String> loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
     if (namespace.length == 0) return Map.of();
     if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(namespace);
-    return Json.texts(database(namespace).get("properties"));
+    return JsonTree.texts(database(namespace).get("properties"));
   }
 
   private JsonNode database(String[] namespace) {
-    return ask("database", Json.object().put("database", namespace[0]));
+    return ask("database", JsonTree.object().put("database", namespace[0]));
   }
 
   @Override
   public void createNamespace(String[] namespace, Map<String, String> metadata)
       throws NamespaceAlreadyExistsException {
-    ObjectNode arguments = Json.object().put("database", oneName(namespace));
-    arguments.set("properties", Json.object(metadata));
+    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
+    arguments.set("properties", JsonTree.object(metadata));
     try {
       ask("create_database", arguments, "DATABASE_EXISTS");
     } catch (Refused refused) {
@@ -155,7 +155,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) throws NoSuchNamespaceException {
-    ObjectNode arguments = Json.object().put("database", oneName(namespace));
+    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
     ArrayNode described = arguments.putArray("changes");
     for (NamespaceChange change : changes) {
       if (change instanceof NamespaceChange.SetProperty) {
@@ -177,7 +177,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public boolean dropNamespace(String[] namespace, boolean cascade)
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
     try {
-      ObjectNode arguments = Json.object().put("database", oneName(namespace)).put("cascade", cascade);
+      ObjectNode arguments = JsonTree.object().put("database", oneName(namespace)).put("cascade", cascade);
       return ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY").get("dropped").asBoolean();
     } catch (Refused refused) {
       if (refused.is("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
@@ -197,7 +197,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     List<Identifier> found = new ArrayList<>();
     if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
     try {
-      ObjectNode arguments = Json.object().put("database", namespace[0]);
+      ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
       for (JsonNode table : ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
         found.add(Identifier.of(namespace, table.asText()));
       }
@@ -237,7 +237,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   }
 
   static ObjectNode named(Identifier identifier) {
-    return Json.object()
+    return JsonTree.object()
         .put("database", String.join(".", identifier.namespace()))
         .put("table", identifier.name());
   }
@@ -261,13 +261,13 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
     arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
     ArrayNode transforms = arguments.putArray("partitioning");
-    for (Transform transform : info.partitions()) transforms.add(Json.transform(transform));
+    for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
     // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
     if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(PROP_PROVIDER))) {
       properties.remove(PROP_PROVIDER);
     }
-    arguments.set("properties", Json.object(properties));
+    arguments.set("properties", JsonTree.object(properties));
     ArrayNode key = arguments.putArray("primary_key");
     for (Constraint constraint : info.constraints()) {
       if (!(constraint instanceof PrimaryKey)) {
@@ -335,7 +335,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
     ObjectNode arguments = named(identifier).put("time_zone", timeZone());
     ArrayNode described = arguments.putArray("changes");
-    for (TableChange change : changes) described.add(Json.change(change));
+    for (TableChange change : changes) described.add(ChangeJson.of(change));
     try {
       ask("alter_table", arguments, "TABLE_NOT_FOUND");
     } catch (Refused refused) {
@@ -390,7 +390,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public Identifier[] listProcedures(String[] namespace) {
     List<Identifier> found = new ArrayList<>();
-    for (JsonNode procedure : ask("procedures", Json.object()).get("procedures")) {
+    for (JsonNode procedure : ask("procedures", JsonTree.object()).get("procedures")) {
       found.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
     }
     return found.toArray(new Identifier[0]);
@@ -400,7 +400,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public UnboundProcedure loadProcedure(Identifier identifier) {
     List<String> known = new ArrayList<>();
     if (Arrays.equals(identifier.namespace(), new String[] {"system"})) {
-      for (JsonNode procedure : ask("procedures", Json.object()).get("procedures")) {
+      for (JsonNode procedure : ask("procedures", JsonTree.object()).get("procedures")) {
         known.add(procedure.get("name").asText());
         if (procedure.get("name").asText().equalsIgnoreCase(identifier.name())) return new Procedure(this, procedure);
       }

@@ -72,13 +72,13 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   }
 
   private ObjectNode request() {
-    ObjectNode request = Json.object().put("pin", table.loaded.get("pin").asText());
+    ObjectNode request = JsonTree.object().put("pin", table.loaded.get("pin").asText());
     ArrayNode columns = request.putArray("columns");
     for (String column : required.fieldNames()) columns.add(column);
     ArrayNode filters = request.putArray("filters");
-    for (Predicate predicate : predicates) filters.add(Json.expression(predicate));
+    for (Predicate predicate : predicates) filters.add(ExpressionJson.of(predicate));
     request.put("limit", limit < 0 ? null : (Integer) limit);
-    request.set("options", Json.object(options));
+    request.set("options", JsonTree.object(options));
     request.put("parallelism", Parallelism.ofSession());
     request.putArray("native_schemes").add("file");
     if (operation != null) request.put("reads_once", operation.readsOnce());

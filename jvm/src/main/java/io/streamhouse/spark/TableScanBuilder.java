@@ -86,8 +86,8 @@ final class TableScanBuilder
   public boolean pushAggregation(Aggregation aggregation) {
     ArrayNode functions = described(aggregation);
     if (functions == null) return false;
-    ObjectNode arguments = Json.object().put("pin", table.loaded.get("pin").asText());
-    arguments.set("options", Json.object(options));
+    ObjectNode arguments = JsonTree.object().put("pin", table.loaded.get("pin").asText());
+    arguments.set("options", JsonTree.object(options));
     arguments.set("aggregates", functions);
     JsonNode row = table.catalog.ask("aggregate", arguments).get("row");
     if (row == null || row.isNull()) return false;
@@ -97,14 +97,14 @@ final class TableScanBuilder
       boolean counts = functions.get(i).get("function").asText().startsWith("count");
       schema = schema.add("c" + i, counts ? DataTypes.LongType : table.schema.apply(column.asText()).dataType());
     }
-    answered = new AnsweredRows(schema, new InternalRow[] {Json.row(row, schema)});
+    answered = new AnsweredRows(schema, new InternalRow[] {ValueJson.readRow(row, schema)});
     return true;
   }
 
   /** The functions as Python takes them; null where there is one that metadata can never answer. */
   private ArrayNode described(Aggregation aggregation) {
     if (aggregation.groupByExpressions().length > 0 || predicates.length > 0) return null;
-    ArrayNode functions = Json.array();
+    ArrayNode functions = JsonTree.array();
     for (AggregateFunc function : aggregation.aggregateExpressions()) {
       Expression column = function.children().length == 1 ? function.children()[0] : null;
       String name =
