@@ -20,6 +20,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.apache.spark.unsafe.types.UTF8String;
 
+/** Iceberg's bucket of a key of one type. */
 class Bucket implements ScalarFunction<Integer>, Serializable {
   private static final long serialVersionUID = 1L;
   final DataType key;

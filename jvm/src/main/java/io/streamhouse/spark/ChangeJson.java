@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.spark.sql.connector.catalog.TableChange;
 
-/** What ALTER TABLE changes, as JSON. */
+/** Changes of ALTER TABLE as JSON. */
 final class ChangeJson {
   private ChangeJson() {}
 
@@ -56,7 +56,8 @@ final class ChangeJson {
       return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
     }
     if (change instanceof TableChange.AddConstraint) {
-      return node.put("change", "add_constraint").put("text", ((TableChange.AddConstraint) change).constraint().toDDL());
+      String ddl = ((TableChange.AddConstraint) change).constraint().toDDL();
+      return node.put("change", "add_constraint").put("text", ddl);
     }
     if (change instanceof TableChange.DropConstraint) {
       return node.put("change", "drop_constraint").put("text", ((TableChange.DropConstraint) change).name());

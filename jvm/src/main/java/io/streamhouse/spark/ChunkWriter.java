@@ -61,7 +61,7 @@ final class ChunkWriter implements DeltaWriter<InternalRow> {
     chunkBytes += copy.getSizeInBytes();
     if (chunk.size() < CHUNK_ROWS && chunkBytes < CHUNK_BYTES) return;
     // From now on; with a local master also for the stage's other tasks, whose changes the driver makes then.
-    TaskContext.get().getLocalProperties().setProperty("streamhouse.part", "true");
+    TaskContext.get().getLocalProperties().setProperty(InternalOptions.PART_PROPERTY, "true");
     writeChunk();
   }
 
@@ -81,7 +81,7 @@ final class ChunkWriter implements DeltaWriter<InternalRow> {
     return messages;
   }
 
-  /** What chunks staged is visible to nobody; cleaning takes it. */
+  /** Nobody sees the files of staged chunks; cleaning takes them. */
   @Override
   public void abort() {}
 

@@ -6,6 +6,7 @@ import org.apache.spark.sql.connector.write.DeltaWriter;
 import org.apache.spark.sql.connector.write.DeltaWriterFactory;
 import org.apache.spark.sql.types.StructType;
 
+/** Makes the writer of each task. */
 final class ChunkWriterFactory implements DeltaWriterFactory {
   private static final long serialVersionUID = 1L;
   private final DataWriterFactory inner;

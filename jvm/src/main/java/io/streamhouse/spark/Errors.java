@@ -7,6 +7,7 @@ import org.apache.spark.QueryContext;
 import org.apache.spark.sql.AnalysisException;
 import scala.Option;
 
+/** Errors as Spark shows them. */
 final class Errors {
   private static final Pattern TYPED = Pattern.compile("(?m)^streamhouse_spark\\.errors\\.\\w+: (.+)$");
   private static final Pattern CONDITION = Pattern.compile("^([A-Z][A-Z_]+): ");

@@ -12,7 +12,7 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 final class ExpressionJson {
   private ExpressionJson() {}
 
-  /** A predicate as a tree; what has no form here is named as unknown, and Python takes it for anything. */
+  /** A predicate as a tree. A part that has no form here is named as unknown, and Python takes it for anything. */
   static ObjectNode of(Expression expression) {
     if (expression instanceof NamedReference) {
       ObjectNode node = JsonTree.object();
@@ -22,9 +22,11 @@ final class ExpressionJson {
     }
     if (expression instanceof Literal) {
       Literal<?> literal = (Literal<?>) expression;
-      ObjectNode node = JsonTree.object().put("type", literal.dataType().json());
       JsonNode value = ValueJson.of(literal.value());
-      return value == null ? JsonTree.object().put("unknown", literal.toString()) : (ObjectNode) node.set("literal", value);
+      if (value == null) return JsonTree.object().put("unknown", literal.toString());
+      ObjectNode node = JsonTree.object().put("type", literal.dataType().json());
+      node.set("literal", value);
+      return node;
     }
     if (expression instanceof GeneralScalarExpression) {
       ObjectNode node = JsonTree.object().put("op", ((GeneralScalarExpression) expression).name());

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.types.DataType;
 
+/** A metadata column, as Python describes it. */
 final class HiddenColumn implements MetadataColumn {
   private final JsonNode described;
 

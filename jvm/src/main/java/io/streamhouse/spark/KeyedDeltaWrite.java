@@ -7,6 +7,7 @@ import org.apache.spark.sql.connector.write.DeltaWrite;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.types.StructType;
 
+/** The changes of an operation on rows. */
 class KeyedDeltaWrite implements DeltaWrite {
   final WritableTable table;
   private final Write shown;

@@ -38,18 +38,19 @@ final class KeyedRowLevelOperation implements SupportsDelta {
   }
 
   static JsonNode described(WritableTable table, Command command, Map<String, String> options) {
-    ObjectNode arguments = JsonTree.object().put("pin", table.loaded.get("pin").asText()).put("command", command.name());
+    ObjectNode arguments = JsonTree.object();
+    arguments.put("pin", table.loaded.get("pin").asText()).put("command", command.name());
     arguments.set("options", JsonTree.object(options));
-    return table.catalog.ask("row_level_operation", arguments);
+    return table.python.ask("row_level_operation", arguments);
   }
 
-  /** What the operation read, as its writer takes it. The filters are those of its one scan; null for all rows. */
+  /** The state and rows that were read, as the writer takes them. The filters are of the one scan; null: all rows. */
   static Map<String, String> read(JsonNode described, boolean readsOnce, Predicate[] filters) {
     ObjectNode scope = JsonTree.object().put("reads_once", readsOnce);
     scope.set("schema_id", described.get("schema_id"));
     ArrayNode trees = scope.putArray("filters");
     if (filters != null) for (Predicate filter : filters) trees.add(ExpressionJson.of(filter));
-    return Map.of("__streamhouse_read", described.get("read").asText(), "__streamhouse_scope", scope.toString());
+    return Map.of(InternalOptions.READ, described.get("read").asText(), InternalOptions.SCOPE, scope.toString());
   }
 
   Map<String, String> read() {

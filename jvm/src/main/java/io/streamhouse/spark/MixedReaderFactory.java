@@ -8,6 +8,7 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
+/** Reads each partition by Spark's Parquet reader or by Python. */
 final class MixedReaderFactory implements PartitionReaderFactory {
   private static final long serialVersionUID = 1L;
   private final PartitionReaderFactory hot;

@@ -2,6 +2,7 @@ package io.streamhouse.spark;
 
 import org.apache.spark.sql.connector.read.PartitionReader;
 
+/** The reader of a partition without rows. */
 final class NoRows<T> implements PartitionReader<T> {
   @Override
   public boolean next() {

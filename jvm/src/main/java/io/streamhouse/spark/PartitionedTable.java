@@ -13,6 +13,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
+/** A table whose partitions can be listed and dropped. */
 final class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
   PartitionedTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
@@ -36,7 +37,7 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
       valuesNode.add(ValueJson.of(values.isNullAt(i) ? null : values.get(i, type)));
     }
     List<InternalRow> found = new ArrayList<>();
-    for (JsonNode partition : catalog.ask("partition_values", arguments).get("partitions")) {
+    for (JsonNode partition : python.ask("partition_values", arguments).get("partitions")) {
       found.add(ValueJson.readRow(partition, partitionSchema()));
     }
     return found.toArray(new InternalRow[0]);
@@ -63,7 +64,7 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
         row.add(ValueJson.of(partition.isNullAt(i) ? null : partition.get(i, columns[i].dataType())));
       }
     }
-    catalog.ask("drop_partitions", arguments);
+    python.ask("drop_partitions", arguments);
     return true;
   }
 

@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 
+/** Makes the plain writers of a stream's tasks. */
 final class PlainStreamingWriterFactory implements StreamingDataWriterFactory {
   private static final long serialVersionUID = 1L;
   private final StreamingDataWriterFactory inner;

@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 
+/** Makes the plain writers of tasks. */
 final class PlainWriterFactory implements DataWriterFactory {
   private static final long serialVersionUID = 1L;
   private final DataWriterFactory inner;

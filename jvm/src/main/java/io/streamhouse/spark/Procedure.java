@@ -13,12 +13,13 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
+/** A procedure that Python describes and runs. */
 final class Procedure implements UnboundProcedure, BoundProcedure {
-  private final StreamhouseCatalog catalog;
+  private final PythonCalls python;
   private final JsonNode described;
 
-  Procedure(StreamhouseCatalog catalog, JsonNode described) {
-    this.catalog = catalog;
+  Procedure(PythonCalls python, JsonNode described) {
+    this.python = python;
     this.described = described;
   }
 
@@ -66,7 +67,7 @@ final class Procedure implements UnboundProcedure, BoundProcedure {
       position++;
       given.set(parameter.name(), ValueJson.of(value));
     }
-    JsonNode answer = catalog.ask("call_procedure", arguments);
+    JsonNode answer = python.ask("call_procedure", arguments);
     StructType schema = (StructType) DataType.fromJson(answer.get("schema").asText());
     List<InternalRow> rows = new ArrayList<>();
     for (JsonNode row : answer.get("rows")) rows.add(ValueJson.readRow(row, schema));

@@ -9,8 +9,8 @@ import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A column of a batch, valid until the next batch is asked for, as columns of Spark's Parquet reader are. It is no {@link
- * ArrowColumnVector}, because Spark 4.3 keeps those for longer where a Python function follows the scan.
+ * A column of a batch. It is valid until the next batch is asked for, as columns of Spark's Parquet reader are. It is
+ * no {@link ArrowColumnVector}: Spark 4.3 keeps those for longer where a Python function follows the scan.
  */
 final class PythonColumn extends ColumnVector {
   private final ArrowColumnVector inner;

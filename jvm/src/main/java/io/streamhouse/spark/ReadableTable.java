@@ -24,6 +24,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** A name that can be read: the table, its lake, its changelog, a system or metadata table; at one pinned state. */
 class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   final StreamhouseCatalog catalog;
+  final PythonCalls python;
   final Identifier identifier;
   final JsonNode loaded;
   /** As it was declared, with CHAR(n) and VARCHAR(n). */
@@ -34,6 +35,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
 
   ReadableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     this.catalog = catalog;
+    this.python = catalog.python();
     this.identifier = identifier;
     this.loaded = loaded;
     this.declared = (StructType) DataType.fromJson(loaded.get("schema").asText());
@@ -81,7 +83,9 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   @Override
   public Map<String, String> properties() {
     Map<String, String> found = JsonTree.texts(loaded.get("properties"));
-    if (isAskedBy("ShowCreateTableExec")) found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
+    if (isAskedBy("ShowCreateTableExec")) {
+      found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
+    }
     return found;
   }
 
@@ -127,7 +131,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     ObjectNode arguments = JsonTree.object().put("name", tableName()).put("mode", mode);
     ObjectNode given = arguments.putObject("options");
     options.forEach(given::put);
-    catalog.ask("check_options", arguments);
+    python.ask("check_options", arguments);
   }
 
   /** The bucket key's column where buckets are decided by exactly one, else null. */

@@ -35,11 +35,12 @@ final class Statements {
     return found;
   }
 
-  /** Whether a leaf may read this table, or what is derived from it. Of the data source's own path only Python knows. */
+  /** Whether a leaf may read this table or something derived from it. Only Python knows the data source's own path. */
   static boolean mayRead(LogicalPlan leaf, ReadableTable table) {
     if (!(leaf instanceof DataSourceV2Relation)) return false;
     Table read = ((DataSourceV2Relation) leaf).table();
     if (read instanceof RowLevelOperationTable) read = ((RowLevelOperationTable) read).table();
-    return read instanceof PythonTable || (read instanceof ReadableTable && ((ReadableTable) read).id().equals(table.id()));
+    if (read instanceof PythonTable) return true;
+    return read instanceof ReadableTable && ((ReadableTable) read).id().equals(table.id());
   }
 }

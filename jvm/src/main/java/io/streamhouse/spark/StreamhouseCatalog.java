@@ -33,29 +33,29 @@ import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A Spark catalog whose every decision is made in Python: what tables there are, what a query reads, what a write does.
- *
- * <p>A call to Python is the schema inference of the data source {@code streamhouse} with two options, an operation and
- * its arguments as JSON; the answer is JSON in the metadata of the one field of the schema that comes back. It runs in
- * Spark's planner worker, which is reused, and costs about 20 ms.
+ * A Spark catalog whose every decision is made in Python, by {@link PythonCalls}: which tables there are, which rows a
+ * query reads, and the effect of a write.
  *
  * <p>A table loaded here is pinned to one commit. Spark loads tables anew at the start of each query, because {@link
- * Table#version} is set, and uses one instance for all uses of a table within it: so a query sees one state, the newest.
+ * Table#version} is set. It uses one instance for all uses of a table within the query. So a query sees one state, the
+ * newest.
  */
 public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
-  private static final String SOURCE = "streamhouse";
   private String name;
-  private Map<String, String> settings = Map.of();
+  private PythonCalls python = new PythonCalls(Map.of());
 
   @Override
   public void initialize(String catalogName, CaseInsensitiveStringMap options) {
     name = catalogName;
-    settings = new HashMap<>(options.asCaseSensitiveMap());
+    python = new PythonCalls(options.asCaseSensitiveMap());
+  }
+
+  PythonCalls python() {
+    return python;
   }
 
   @Override
@@ -74,45 +74,12 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
         TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT, TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
-  // -- calls ---------------------------------------------------------------------------------------------------------
-
-  PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
-    source.setShortName(SOURCE);
-    return source;
-  }
-
-  /** Settings of the catalog, what a query adds to them, and a call. */
-  Map<String, String> options(Map<String, String> more) {
-    Map<String, String> all = new HashMap<>(settings);
-    all.putAll(more);
-    return all;
-  }
-
-  static Map<String, String> call(String operation, String arguments) {
-    return Map.of("__streamhouse_call", operation, "__streamhouse_args", arguments);
-  }
-
-  /**
-   * What Python answers. An error is an AnalysisException with Python's text, but for the conditions that the caller
-   * handles, which are thrown as {@link Refused}.
-   */
-  JsonNode ask(String operation, ObjectNode arguments, String... handled) {
-    CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments.toString())));
-    JsonNode reply = JsonTree.parse(source().inferSchema(all).fields()[0].metadata().getString("json"));
-    if (!reply.has("error")) return reply.get("ok");
-    String condition = reply.get("error").get("condition").asText();
-    String message = reply.get("error").get("message").asText();
-    if (Arrays.asList(handled).contains(condition)) throw new Refused(condition, message);
-    throw Errors.analysis(message);
-  }
-
   // -- databases -----------------------------------------------------------------------------------------------------
 
   @Override
   public String[][] listNamespaces() {
     List<String[]> found = new ArrayList<>();
-    for (JsonNode database : ask("databases", JsonTree.object()).get("databases")) {
+    for (JsonNode database : python.ask("databases", JsonTree.object()).get("databases")) {
       found.add(new String[] {database.asText()});
     }
     return found.toArray(new String[0][]);
@@ -138,7 +105,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   }
 
   private JsonNode database(String[] namespace) {
-    return ask("database", JsonTree.object().put("database", namespace[0]));
+    return python.ask("database", JsonTree.object().put("database", namespace[0]));
   }
 
   @Override
@@ -147,7 +114,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
     arguments.set("properties", JsonTree.object(metadata));
     try {
-      ask("create_database", arguments, "DATABASE_EXISTS");
+      python.ask("create_database", arguments, "DATABASE_EXISTS");
     } catch (Refused refused) {
       throw new NamespaceAlreadyExistsException(namespace);
     }
@@ -167,7 +134,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
       }
     }
     try {
-      ask("alter_database", arguments, "DATABASE_NOT_FOUND");
+      python.ask("alter_database", arguments, "DATABASE_NOT_FOUND");
     } catch (Refused refused) {
       throw new NoSuchNamespaceException(namespace);
     }
@@ -178,7 +145,8 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
     try {
       ObjectNode arguments = JsonTree.object().put("database", oneName(namespace)).put("cascade", cascade);
-      return ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY").get("dropped").asBoolean();
+      JsonNode answer = python.ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
+      return answer.get("dropped").asBoolean();
     } catch (Refused refused) {
       if (refused.is("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
       throw new NoSuchNamespaceException(namespace);
@@ -198,7 +166,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
     try {
       ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
-      for (JsonNode table : ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
+      for (JsonNode table : python.ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
         found.add(Identifier.of(namespace, table.asText()));
       }
     } catch (Refused refused) {
@@ -225,7 +193,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   private Table load(Identifier identifier, ObjectNode arguments) throws NoSuchTableException {
     if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
     try {
-      JsonNode found = ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      JsonNode found = python.ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
       if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
       boolean partitioned = found.get("partition_columns").size() > 0;
       return partitioned
@@ -246,7 +214,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public Table createTable(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     try {
-      ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      python.ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
       return loadTable(identifier);
     } catch (NoSuchTableException error) {
       throw Errors.analysis("table " + identifier + " was dropped while it was being created");
@@ -280,7 +248,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     return arguments;
   }
 
-  /** Where a timestamp without zone, such as that of a default, is a moment. */
+  /** The zone in which a timestamp without one, such as that of a default, is a moment. */
   private static String timeZone() {
     return SQLConf.get().sessionLocalTimeZone();
   }
@@ -296,7 +264,8 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
-      JsonNode found = ask("replace_table", described(identifier, info), "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      ObjectNode arguments = described(identifier, info);
+      JsonNode found = python.ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
       return new StagedWritableTable(this, identifier, found, false);
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
@@ -337,7 +306,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(ChangeJson.of(change));
     try {
-      ask("alter_table", arguments, "TABLE_NOT_FOUND");
+      python.ask("alter_table", arguments, "TABLE_NOT_FOUND");
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
     }
@@ -355,7 +324,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   }
 
   private boolean drop(Identifier identifier, boolean purge) {
-    return ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
+    return python.ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
   }
 
   @Override
@@ -364,7 +333,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     if (namespace.length == 2 && namespace[0].equals(name)) namespace = new String[] {namespace[1]};
     ObjectNode arguments = named(from).put("to_database", oneName(namespace)).put("to_table", to.name());
     try {
-      ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
+      python.ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
     } catch (Refused refused) {
       if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
       throw new NoSuchTableException(from);
@@ -390,7 +359,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public Identifier[] listProcedures(String[] namespace) {
     List<Identifier> found = new ArrayList<>();
-    for (JsonNode procedure : ask("procedures", JsonTree.object()).get("procedures")) {
+    for (JsonNode procedure : python.ask("procedures", JsonTree.object()).get("procedures")) {
       found.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
     }
     return found.toArray(new Identifier[0]);
@@ -400,9 +369,9 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public UnboundProcedure loadProcedure(Identifier identifier) {
     List<String> known = new ArrayList<>();
     if (Arrays.equals(identifier.namespace(), new String[] {"system"})) {
-      for (JsonNode procedure : ask("procedures", JsonTree.object()).get("procedures")) {
+      for (JsonNode procedure : python.ask("procedures", JsonTree.object()).get("procedures")) {
         known.add(procedure.get("name").asText());
-        if (procedure.get("name").asText().equalsIgnoreCase(identifier.name())) return new Procedure(this, procedure);
+        if (procedure.get("name").asText().equalsIgnoreCase(identifier.name())) return new Procedure(python, procedure);
       }
     }
     throw Errors.analysis(

@@ -35,15 +35,9 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
-import org.apache.spark.sql.internal.connector.PredicateUtils;
-import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.DoubleType;
-import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import scala.Option;
 
 /** One read of a pinned table: files for Spark's own Parquet reader, and groups that Python reads as Arrow batches. */
 class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReportPartitioning {
@@ -86,7 +80,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   }
 
   private JsonNode plan() {
-    if (plan == null) plan = table.catalog.ask("plan", request());
+    if (plan == null) plan = table.python.ask("plan", request());
     return plan;
   }
 
@@ -104,9 +98,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   @Override
   public Statistics estimateStatistics() {
     JsonNode known = streaming ? table.loaded : plan();
-    OptionalLong rows = known.path("rows").isNumber() ? OptionalLong.of(known.get("rows").asLong()) : OptionalLong.empty();
-    OptionalLong bytes =
-        known.path("bytes").isNumber() ? OptionalLong.of(known.get("bytes").asLong()) : OptionalLong.empty();
+    OptionalLong rows = number(known.path("rows"));
+    OptionalLong bytes = number(known.path("bytes"));
     return new Statistics() {
       @Override
       public OptionalLong sizeInBytes() {
@@ -118,6 +111,10 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
         return rows;
       }
     };
+  }
+
+  private static OptionalLong number(JsonNode node) {
+    return node.isNumber() ? OptionalLong.of(node.asLong()) : OptionalLong.empty();
   }
 
   private boolean keyed() {
@@ -143,9 +140,9 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
     streaming = true;
     table.checkOptions("readStream", options);
-    Map<String, String> all = table.catalog.options(options);
+    Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());
-    all.put("__streamhouse_uuid", table.id());
+    all.put(InternalOptions.UUID, table.id());
     return read(streamed(), all).toMicroBatchStream(checkpoint);
   }
 
@@ -160,13 +157,13 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   }
 
   private Scan read(StructType schema, Map<String, String> all) {
-    SupportsRead inner = (SupportsRead) table.catalog.source().getTable(schema, new Transform[0], all);
+    SupportsRead inner = (SupportsRead) table.python.source().getTable(schema, new Transform[0], all);
     return inner.newScanBuilder(new CaseInsensitiveStringMap(all)).build();
   }
 
   private Batch hot() {
     String text = plan().get("read").asText();
-    Map<String, String> all = table.catalog.options(StreamhouseCatalog.call("read", text));
+    Map<String, String> all = table.python.options(PythonCalls.call("read", text));
     return read(new StructType().add("batch", DataTypes.BinaryType, true), all).toBatch();
   }
 
@@ -237,51 +234,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
     ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
     builder.pruneColumns(required);
-    List<Filter> filters = new ArrayList<>();
-    for (Predicate predicate : predicates) {
-      if (comparesFloats(predicate)) continue;
-      Filter filter = whole(predicate);
-      if (filter != null) filters.add(filter);
-    }
-    builder.pushedDataFilters_$eq(builder.pushDataFilters(filters.toArray(new Filter[0])));
+    builder.pushedDataFilters_$eq(builder.pushDataFilters(ParquetFilters.of(predicates, table.schema)));
     return builder.build().toBatch().createReaderFactory();
-  }
-
-  /** The predicate as Parquet takes it, or null: of an OR, Spark's own conversion gives the side that it understands. */
-  private static Filter whole(Expression expression) {
-    if (!(expression instanceof Predicate)) return null;
-    Predicate predicate = (Predicate) expression;
-    Filter[] children = new Filter[predicate.children().length];
-    switch (predicate.name()) {
-      case "AND":
-      case "OR":
-      case "NOT":
-        for (int i = 0; i < children.length; i++) {
-          children[i] = whole(predicate.children()[i]);
-          if (children[i] == null) return null;
-        }
-        break;
-      default:
-        Option<Filter> leaf = PredicateUtils.toV1(predicate);
-        return leaf.isDefined() ? leaf.get() : null;
-    }
-    if (children.length == 1) return new org.apache.spark.sql.sources.Not(children[0]);
-    return predicate.name().equals("AND")
-        ? new org.apache.spark.sql.sources.And(children[0], children[1])
-        : new org.apache.spark.sql.sources.Or(children[0], children[1]);
-  }
-
-  /** Parquet statistics leave NaN out, which Spark takes for the greatest number: they would hide its rows. */
-  private boolean comparesFloats(Predicate predicate) {
-    for (NamedReference column : predicate.references()) {
-      DataType type = table.schema;
-      for (String name : column.fieldNames()) {
-        if (!(type instanceof StructType) || !Arrays.asList(((StructType) type).fieldNames()).contains(name)) return true;
-        type = ((StructType) type).apply(name).dataType();
-      }
-      if (type instanceof FloatType || type instanceof DoubleType) return true;
-    }
-    return false;
   }
 
   /** Equal scans read the same rows: Spark reuses their exchanges. */

@@ -25,6 +25,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
+/** Collects the columns, predicates, limit and aggregates that Spark pushes to a read. */
 final class TableScanBuilder
     implements SupportsPushDownV2Filters,
         SupportsPushDownRequiredColumns,
@@ -89,7 +90,7 @@ final class TableScanBuilder
     ObjectNode arguments = JsonTree.object().put("pin", table.loaded.get("pin").asText());
     arguments.set("options", JsonTree.object(options));
     arguments.set("aggregates", functions);
-    JsonNode row = table.catalog.ask("aggregate", arguments).get("row");
+    JsonNode row = table.python.ask("aggregate", arguments).get("row");
     if (row == null || row.isNull()) return false;
     StructType schema = new StructType();
     for (int i = 0; i < functions.size(); i++) {

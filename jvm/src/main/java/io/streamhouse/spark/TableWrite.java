@@ -45,9 +45,9 @@ class TableWrite implements Write {
   }
 
   /**
-   * The relation that is written, where this is a MERGE that only inserts; else null. Spark makes an append of it, whose
-   * query reads the very relation that it appends to, and asks for no operation; an INSERT that reads the table has a
-   * relation of its own for that.
+   * The relation that is written, where this is a MERGE that only inserts; else null. Spark makes an append of it and
+   * asks for no operation. The append's query reads the very relation that it appends to. An INSERT that reads the
+   * table has a relation of its own for that.
    */
   private static LogicalPlan merged() {
     LogicalPlan running = Statements.running();
@@ -62,8 +62,9 @@ class TableWrite implements Write {
     table.checkOptions("writeStream", options);
     if (isRealTime()) {
       throw Errors.analysis(
-          "INVALID_OPTION: stream into " + table.name() + " with a real-time trigger: a batch that runs again has other "
-              + "rows there, which would be dropped; use trigger(processingTime=...) or trigger(availableNow=True)");
+          "INVALID_OPTION: stream into " + table.name() + " with a real-time trigger: a batch that runs again has"
+              + " other rows there, which would be dropped; use trigger(processingTime=...) or"
+              + " trigger(availableNow=True)");
     }
     return new PlainStreamingWrite(inner.toStreaming());
   }
@@ -79,7 +80,8 @@ class TableWrite implements Write {
       return trigger.getClass().getSimpleName().equals("RealTimeTrigger");
     } catch (ReflectiveOperationException | RuntimeException e) {
       // Another Spark: real-time mode takes no sink like this one unless its list of allowed sinks is switched off.
-      return "false".equals(SparkSession.active().conf().get("spark.sql.streaming.realTimeMode.allowlistCheck", "true"));
+      String key = "spark.sql.streaming.realTimeMode.allowlistCheck";
+      return "false".equals(SparkSession.active().conf().get(key, "true"));
     }
   }
 

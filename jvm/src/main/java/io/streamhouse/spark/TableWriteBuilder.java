@@ -11,6 +11,7 @@ import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
+/** Builds a write: an append, or one that replaces all rows. */
 class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
   private static final String INSTEAD =
       "; DELETE the rows and INSERT the new ones, use MERGE, or replace all rows with INSERT OVERWRITE";
@@ -35,15 +36,16 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
   public WriteBuilder overwrite(Predicate[] predicates) {
     if (predicates.length == 0 || Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance)) return truncate();
     throw Errors.analysis(
-        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the rows of a condition or partition ("
-            + Arrays.stream(predicates).map(Predicate::toString).collect(Collectors.joining(" AND ")) + ")" + INSTEAD);
+        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the rows of a condition or"
+            + " partition (" + Arrays.stream(predicates).map(Predicate::toString).collect(Collectors.joining(" AND "))
+            + ")" + INSTEAD);
   }
 
   @Override
   public WriteBuilder overwriteDynamicPartitions() {
     throw Errors.analysis(
-        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the partitions that its rows are of, as"
-            + " overwritePartitions() and spark.sql.sources.partitionOverwriteMode = dynamic ask" + INSTEAD);
+        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the partitions that its rows are of,"
+            + " as overwritePartitions() and spark.sql.sources.partitionOverwriteMode = dynamic ask" + INSTEAD);
   }
 
   @Override

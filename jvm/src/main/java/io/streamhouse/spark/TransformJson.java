@@ -41,7 +41,7 @@ final class TransformJson {
     return apply(node.get("transform").asText(), arguments.toArray(new Expression[0]));
   }
 
-  /** Of references, not of texts: {@link Expressions#identity} and {@code bucket} take names for SQL, and parse them. */
+  /** Takes references, not texts: {@link Expressions#identity} and {@code bucket} parse names as SQL. */
   static Transform apply(String name, Expression... arguments) {
     if (name.equals("identity")) return LogicalExpressions.identity((NamedReference) arguments[0]);
     return Expressions.apply(name, arguments);

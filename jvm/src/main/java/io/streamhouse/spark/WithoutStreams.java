@@ -8,8 +8,8 @@ import java.util.Set;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 
 /**
- * What a table with a primary key can: no stream of its rows, only one of their changes. Spark asks for that by name, when
- * it analyzes a stream and never else, and would say only that there is none.
+ * The capabilities of a table with a primary key: no stream of its rows, only one of their changes. Spark asks for that
+ * one by name, only when it analyzes a stream. Its own error would say no more than that there is none.
  */
 final class WithoutStreams extends AbstractSet<TableCapability> {
   private final WritableTable table;
@@ -26,9 +26,9 @@ final class WithoutStreams extends AbstractSet<TableCapability> {
     if (capability != TableCapability.MICRO_BATCH_READ) return others.contains(capability);
     String database = table.identifier.namespace()[0];
     throw Errors.analysis(
-        "INVALID_OPTION: " + table.tableName() + " has a primary key, so that its log holds changes: a stream reads them"
-            + " as " + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`; a batch"
-            + " read gives the current rows");
+        "INVALID_OPTION: " + table.tableName() + " has a primary key, so that its log holds changes: a stream reads"
+            + " them as " + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`; a"
+            + " batch read gives the current rows");
   }
 
   @Override

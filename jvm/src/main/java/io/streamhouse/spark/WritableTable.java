@@ -17,6 +17,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
+/** A table of rows: reads, writes and operations on single rows. */
 class WritableTable extends ReadableTable implements SupportsWrite, TruncatableTable, SupportsRowLevelOperations {
   WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
@@ -46,7 +47,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
         : new TableWriteBuilder(this, info, inner);
   }
 
-  /** Whether rows of this schema can be clustered by bucket. Those of a stream without the key cannot: Python refuses. */
+  /** Whether rows of this schema can be clustered by bucket. Python refuses a stream whose rows cannot. */
   boolean clusters(StructType written) {
     String key = bucketColumn();
     return key != null && bucketCount() > 1 && Arrays.stream(written.fieldNames()).anyMatch(key::equalsIgnoreCase);
@@ -54,12 +55,12 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   /** Our data source's own writer, for rows of this schema. */
   WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
-    Map<String, String> options = catalog.options(info.options().asCaseSensitiveMap());
+    Map<String, String> options = python.options(info.options().asCaseSensitiveMap());
     options.put("path", tableName());
-    options.put("__streamhouse_uuid", id());
-    if (clusters(written)) options.put("__streamhouse_clustered", "true");
+    options.put(InternalOptions.UUID, id());
+    if (clusters(written)) options.put(InternalOptions.CLUSTERED, "true");
     options.putAll(more);
-    SupportsWrite source = (SupportsWrite) catalog.source().getTable(written, new Transform[0], options);
+    SupportsWrite source = (SupportsWrite) python.source().getTable(written, new Transform[0], options);
     return source.newWriteBuilder(new WriteInfo(info, written, options));
   }
 
@@ -70,7 +71,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   @Override
   public boolean truncateTable() {
-    catalog.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
+    python.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
     return true;
   }
 }
