@@ -79,7 +79,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public String[][] listNamespaces() {
     List<String[]> found = new ArrayList<>();
-    for (JsonNode database : python.ask("databases", JsonTree.object()).get("databases")) {
+    for (JsonNode database : python().ask("databases", JsonTree.object()).get("databases")) {
       found.add(new String[] {database.asText()});
     }
     return found.toArray(new String[0][]);
@@ -105,7 +105,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   }
 
   private JsonNode database(String[] namespace) {
-    return python.ask("database", JsonTree.object().put("database", namespace[0]));
+    return python().ask("database", JsonTree.object().put("database", namespace[0]));
   }
 
   @Override
@@ -114,7 +114,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
     arguments.set("properties", JsonTree.object(metadata));
     try {
-      python.ask("create_database", arguments, "DATABASE_EXISTS");
+      python().ask("create_database", arguments, "DATABASE_EXISTS");
     } catch (Refused refused) {
       throw new NamespaceAlreadyExistsException(namespace);
     }
@@ -134,7 +134,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
       }
     }
     try {
-      python.ask("alter_database", arguments, "DATABASE_NOT_FOUND");
+      python().ask("alter_database", arguments, "DATABASE_NOT_FOUND");
     } catch (Refused refused) {
       throw new NoSuchNamespaceException(namespace);
     }
@@ -145,7 +145,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
     try {
       ObjectNode arguments = JsonTree.object().put("database", oneName(namespace)).put("cascade", cascade);
-      JsonNode answer = python.ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
+      JsonNode answer = python().ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
       return answer.get("dropped").asBoolean();
     } catch (Refused refused) {
       if (refused.is("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
@@ -166,7 +166,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
     try {
       ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
-      for (JsonNode table : python.ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
+      for (JsonNode table : python().ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
         found.add(Identifier.of(namespace, table.asText()));
       }
     } catch (Refused refused) {
@@ -193,7 +193,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   private Table load(Identifier identifier, ObjectNode arguments) throws NoSuchTableException {
     if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
     try {
-      JsonNode found = python.ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      JsonNode found = python().ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
       if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
       boolean partitioned = found.get("partition_columns").size() > 0;
       return partitioned
@@ -214,7 +214,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public Table createTable(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     try {
-      python.ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      python().ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
       return loadTable(identifier);
     } catch (NoSuchTableException error) {
       throw Errors.analysis("table " + identifier + " was dropped while it was being created");
@@ -265,7 +265,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
       ObjectNode arguments = described(identifier, info);
-      JsonNode found = python.ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      JsonNode found = python().ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
       return new StagedWritableTable(this, identifier, found, false);
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
@@ -306,7 +306,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(ChangeJson.of(change));
     try {
-      python.ask("alter_table", arguments, "TABLE_NOT_FOUND");
+      python().ask("alter_table", arguments, "TABLE_NOT_FOUND");
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
     }
@@ -324,7 +324,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   }
 
   private boolean drop(Identifier identifier, boolean purge) {
-    return python.ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
+    return python().ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
   }
 
   @Override
@@ -333,7 +333,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     if (namespace.length == 2 && namespace[0].equals(name)) namespace = new String[] {namespace[1]};
     ObjectNode arguments = named(from).put("to_database", oneName(namespace)).put("to_table", to.name());
     try {
-      python.ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
+      python().ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
     } catch (Refused refused) {
       if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
       throw new NoSuchTableException(from);
@@ -359,7 +359,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   @Override
   public Identifier[] listProcedures(String[] namespace) {
     List<Identifier> found = new ArrayList<>();
-    for (JsonNode procedure : python.ask("procedures", JsonTree.object()).get("procedures")) {
+    for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
       found.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
     }
     return found.toArray(new Identifier[0]);
@@ -369,9 +369,10 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
   public UnboundProcedure loadProcedure(Identifier identifier) {
     List<String> known = new ArrayList<>();
     if (Arrays.equals(identifier.namespace(), new String[] {"system"})) {
-      for (JsonNode procedure : python.ask("procedures", JsonTree.object()).get("procedures")) {
-        known.add(procedure.get("name").asText());
-        if (procedure.get("name").asText().equalsIgnoreCase(identifier.name())) return new Procedure(python, procedure);
+      for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
+        String found = procedure.get("name").asText();
+        known.add(found);
+        if (found.equalsIgnoreCase(identifier.name())) return new Procedure(python(), procedure);
       }
     }
     throw Errors.analysis(
