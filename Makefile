@@ -44,8 +44,12 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
 	$(BIN)/lint-imports
 
 .PHONY: jar
-jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java source (needs a JDK)
+jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java sources (needs a JDK)
 	$(BIN)/python tools/build_jar.py
+
+.PHONY: test-java
+test-java: $(VENV)/dev.stamp ## the Java tests alone; fetches JUnit once (needs a JDK, and Maven to fetch)
+	$(BIN)/python tools/java_tests.py --fetch
 
 .PHONY: bench
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run

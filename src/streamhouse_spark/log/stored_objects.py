@@ -22,9 +22,9 @@ def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:
 
 
 def staged_uuids(actions: Iterable[Action]) -> list[str]:
-    """The segments that these actions bring into the table as objects."""
+    """The objects that these actions bring into the table, each once: segments of many buckets share some."""
     found = (a.segments for a in actions if isinstance(a, Append | Replace | KvSnapshot))
-    return [segment.uuid for segments in found for segment in segments if segment.uuid is not None]
+    return list(dict.fromkeys(segment.uuid for segments in found for segment in segments if segment.uuid is not None))
 
 
 def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) -> None:
