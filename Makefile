@@ -29,7 +29,7 @@ demo: java $(VENV)/demo.stamp ## real flights stream into a table, are tiered to
 	$(BIN)/streamhouse demo
 
 .PHONY: demo-fast
-demo-fast: java $(VENV)/demo.stamp ## the same in under a minute
+demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
 .PHONY: test
@@ -44,13 +44,19 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
 	$(BIN)/lint-imports
 
 .PHONY: jar
-jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java source (needs a JDK)
+jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java sources (needs a JDK)
 	$(BIN)/python tools/build_jar.py
+
+.PHONY: test-java
+test-java: $(VENV)/dev.stamp ## the Java tests alone; fetches JUnit once (needs a JDK, and Maven to fetch)
+	$(BIN)/python tools/java_tests.py --fetch
 
 .PHONY: bench
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
+#   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7
 .PHONY: soak
 soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories, 500 tiering rounds
 	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills lake_rounds --rounds $(SOAK_ROUNDS)

@@ -83,7 +83,7 @@ HEAVY = [
 PUBLIC = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
     "lookup_join", "delta_join", "relocate",
-    "BucketOffsets", "OffsetRange", "Transaction",
+    "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
     "TransactionConflictError", "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",

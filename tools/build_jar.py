@@ -1,6 +1,6 @@
-"""Builds the jar of the Spark catalog from its one Java source, the same bytes each time.
+"""Builds the jar of the Spark catalog from its Java sources in `jvm/`, the same bytes each time.
 
-    python tools/build_jar.py            writes the jar beside its source
+    python tools/build_jar.py            writes the jar into the Python package
     python tools/build_jar.py --check    builds it again and compares, writes nothing
 
 Needs a JDK (javac) and an installed PySpark, whose jars are the class path.
@@ -18,19 +18,19 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "src" / "streamhouse_spark" / "datasource" / "catalog"
-SOURCE = FOLDER / "StreamhouseCatalog.java"
-JAR = FOLDER / "streamhouse-spark.jar"
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "jvm" / "src" / "main" / "java"
+JAR = ROOT / "src" / "streamhouse_spark" / "datasource" / "catalog" / "streamhouse-spark.jar"
 RELEASE = "17"
 """The oldest Java that Spark 4 runs on."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def built_entries() -> dict[str, bytes]:
-    """Name → bytes of every entry of the jar. Raises `subprocess.CalledProcessError` where javac refuses the source."""
+    """Name → bytes of every entry of the jar. Raises `subprocess.CalledProcessError` where javac refuses a source."""
     with tempfile.TemporaryDirectory() as folder:
         command = [javac(), "--release", RELEASE, "-nowarn", "-encoding", "UTF-8", "-g:source,lines", "-d", folder]
-        subprocess.run([*command, "-cp", pyspark_jars(), str(SOURCE)], check=True)
+        subprocess.run([*command, "-cp", pyspark_jars(), *map(str, sources())], check=True)
         classes = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.class"))}
     return {"META-INF/MANIFEST.MF": manifest(), **{name.replace(os.sep, "/"): data for name, data in classes.items()}}
 
@@ -40,8 +40,17 @@ def manifest() -> bytes:
     return "\r\n".join(lines).encode()
 
 
+def sources() -> list[Path]:
+    return sorted(SOURCES.rglob("*.java"))
+
+
 def source_hash() -> str:
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    """Of the names and texts of all sources."""
+    digest = hashlib.sha256()
+    for path in sources():
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(SOURCES).as_posix()} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
 
 
 def javac() -> str:
@@ -83,7 +92,7 @@ def main() -> None:
         write_jar(entries)
         sys.stdout.write(f"{JAR.name}: {len(entries)} entries, {JAR.stat().st_size:,} bytes\n")
     elif stored_entries() != entries:
-        sys.exit(f"{JAR.name} was not built from {SOURCE.name} as it is: run make jar")
+        sys.exit(f"{JAR.name} was not built from the sources in {SOURCES} as they are: run make jar")
 
 
 if __name__ == "__main__":

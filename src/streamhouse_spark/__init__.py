@@ -23,6 +23,7 @@ from streamhouse_spark.errors import (
     WarehouseMovedError,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.log.position import LogPosition
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.relocation import relocate
 from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
@@ -43,6 +44,7 @@ __all__ = [
     "InvalidOptionError",
     "LakeMismatchError",
     "LakeRolledBackError",
+    "LogPosition",
     "MissingExtraError",
     "OffsetRange",
     "OffsetsTrimmedError",

@@ -21,7 +21,6 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
     LakeMismatchError,
-    MissingExtraError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -145,14 +144,7 @@ class _Adopter:
             )
 
     def lake(self) -> LakeAdoption:
-        try:
-            return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("streamhouse_spark"):
-                raise
-            raise MissingExtraError(
-                f"adopting {self.path} needs {error.name}; run: pip install 'streamhouse-spark[{self.lake_format}]'"
-            ) from error
+        return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
 
     @property
     def kind(self) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark import slicing
 from streamhouse_spark.ddl import type_name
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import is_any_list
@@ -46,13 +47,43 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
 
 
 def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """The texts in the length that they have in their column; the very same where each has it."""
+    """The texts in the length that they have in their column; the very same where each has it.
+
+    Blanks make texts larger: they come in slices, each of which fits into an array. A row is refused that would be
+    larger than a row may be, before it is made.
+    """
+    sizes = _sizes_with_blanks(values, size)
+    if sizes is None:
+        return _fitted_slice(values, size, table, column, 0)
+    if (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
+        refuse_column(
+            table,
+            column,
+            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
+            f"have {slicing.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+        )
+    cuts = slicing.cuts(sizes)
+    parts = [_fitted_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
+    return slicing.chunked(parts, values.type)
+
+
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> slicing.Sizes | None:
+    """The bytes of each text once it has its length; None where all of them surely fit into one array."""
+    if size.kind != "char" or values.nbytes + size.length * len(values) <= slicing.SLICE_BYTES_MAX:
+        return None
+    characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
+    blanks: slicing.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
+    return slicing.row_bytes(values) + blanks
+
+
+def _fitted_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
     try:
         return size.fitted(values)
     except TextTooLongError as error:
         length = len(values[error.row].as_py())
+        row = first_row + error.row
         refuse_column(
-            table, column, f"is {size}, and the text in row {error.row} of these rows has {length} characters; cut it"
+            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
         )
 
 

@@ -61,11 +61,33 @@ class StreamhouseError(Exception):
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         self.condition = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
-        message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
+        message = _fit_to_show(message)
         super().__init__(message if message.startswith(prefix) else prefix + message)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), str(self), self.condition))
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: at most a hundred characters, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - of someone else's type, or a number too long for Python to show
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
+_SHOWN_CHARS_MAX = 100
+_TEXT_CHARS_MAX = 2_500
+
+
+def _fit_to_show(message: str) -> str:
+    """On one line, as some text that can be printed, and with its end, which says what to do."""
+    message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
+    message = message.encode("utf-8", "backslashreplace").decode()  # and a name halves of letters
+    if len(message) <= _TEXT_CHARS_MAX:
+        return message
+    return f"{message[: _TEXT_CHARS_MAX - 500]} … {message[-490:]}"
 
 
 def _rebuild(cls: type[StreamhouseError], text: str, condition: str) -> StreamhouseError:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.values import nearest
 
 Predicate = tuple[str, str, Any]
@@ -81,7 +81,7 @@ def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
         return None
     if isinstance(value, pc.Expression):
         return Filter(value)
-    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):
         _refuse(value)
     predicates = tuple(_parsed(item) for item in value)
     return Filter(None, predicates) if predicates else None
@@ -109,7 +109,8 @@ def _parsed(item: Any) -> Predicate:
 
 def _refuse(item: Any) -> NoReturn:
     raise InvalidOptionError(
-        f"filter {item!r}: expected a list of (column, operator, value) with an operator of {', '.join(_OPERATORS)}, "
+        f"filter {shown(item)}: expected a list of (column, operator, value) with an operator of "
+        f"{', '.join(_OPERATORS)}, "
         "or a pyarrow.compute expression",
     )
 

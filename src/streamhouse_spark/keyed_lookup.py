@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark import slicing
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
 from streamhouse_spark.keyed_table import KeyedShape, KeyedTable, as_keys
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
@@ -56,6 +56,12 @@ class Lookup:
         self._is_local = self._table.storage.local_path("") is not None
         self._next_record: tuple[int, str] = (-1, "")
 
+    def require_unlike_found(self, columns: Sequence[str] | None) -> None:
+        """Raises `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+        shape = self._keyed.shape()
+        names = (*shape.key_schema.names, *_value_names(shape, columns))
+        require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
+
     def rows(
         self,
         keys: Any,
@@ -65,28 +71,7 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """See `Table.lookup`. Raises `SchemaMismatchError` for an older table's column that is called `FOUND`."""
-        shape = self._keyed.shape()
-        names = (*shape.key_schema.names, *_value_names(shape, columns))
-        require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
-        return self.rows_and_found(
-            keys,
-            columns=columns,
-            max_staleness_ms=max_staleness_ms,
-            at_least=at_least,
-            insert_if_absent=insert_if_absent,
-        )
-
-    def rows_and_found(
-        self,
-        keys: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        max_staleness_ms: int | None = None,
-        at_least: Mapping[int, OffsetRange] | None = None,
-        insert_if_absent: bool = False,
-    ) -> pa.Table:
-        """As `rows`, whatever the table's columns are called: whether a key was found stands in the last column."""
+        """See `Table.lookup`. Whether a key was found stands in the last column, whatever the table's are called."""
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
         wanted = _value_names(shape, columns)
@@ -282,6 +267,10 @@ class Lookup:
 
 
 def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+    if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
+        raise InvalidOptionError(
+            f"at_least is {shown(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
+        )
     return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in at_least.items())
 
 

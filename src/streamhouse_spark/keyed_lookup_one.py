@@ -83,9 +83,7 @@ class LookupOne:
         at_least: Mapping[int, OffsetRange] | None,
     ) -> dict[str, Any] | None:
         keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
-        rows = self._lookup.rows_and_found(
-            keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least
-        )
+        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
         found = rows.num_columns - 1
         if not rows.column(found)[0].as_py():
             return None

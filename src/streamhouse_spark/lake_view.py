@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
@@ -54,6 +55,7 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             open_lake_table(storage, settings, replace(state, lake_location=location), world).drop(purge=True)
 
 
+@checks_arguments()
 class LakeView:
     """Reads the lake table of a streamhouse table. Empty, with the table's columns, before the first tiering round."""
 

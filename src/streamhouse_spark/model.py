@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
+
+
+class NotAnOffsetRangeError(InvalidOptionError, ValueError):
+    """Also a `ValueError`: whoever reads ranges from files takes it for damage."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -16,8 +20,15 @@ class OffsetRange:
     end: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end:
-            raise ValueError(f"not an offset range: [{self.start}, {self.end})")
+        try:
+            if 0 <= self.start <= self.end:
+                return
+        except (TypeError, ValueError, ArithmeticError):
+            pass
+        raise NotAnOffsetRangeError(
+            f"not an offset range: [{shown(self.start)}, {shown(self.end)}), expected whole numbers 0 <= start <= end",
+            condition="INVALID_OPTION",
+        )
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -42,7 +53,13 @@ class BucketOffsets(Mapping[int, OffsetRange]):
     __slots__ = ("_ranges",)
 
     def __init__(self, ranges: Mapping[int, OffsetRange]) -> None:
-        self._ranges = dict(sorted(ranges.items()))
+        given: object = ranges
+        if not isinstance(given, Mapping) or not all(isinstance(r, OffsetRange) for r in given.values()):
+            raise InvalidOptionError(f"offsets are {shown(ranges)}, expected a mapping bucket → OffsetRange")
+        try:
+            self._ranges = dict(sorted(ranges.items()))
+        except TypeError:
+            raise InvalidOptionError(f"offsets are {shown(ranges)}, expected numbers of buckets") from None
 
     def __getitem__(self, bucket: int) -> OffsetRange:
         return self._ranges[bucket]
@@ -124,18 +141,18 @@ class Transaction:
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
                 raise InvalidOptionError(
-                    f"transaction of {self.app_id!r}, owner {self.owner!r}: expected non-empty texts",
+                    f"transaction of {shown(self.app_id)}, owner {shown(self.owner)}: expected non-empty texts",
                 )
         if not _is_int64(self.version):
             raise InvalidOptionError(
-                f"transaction of {self.app_id!r}: version {self.version!r}, expected a whole number"
+                f"transaction of {shown(self.app_id)}: version {shown(self.version)}, expected a whole number"
             )
 
 
 def check_transaction(value: object) -> None:
     """Raises `InvalidOptionError` for what is no transaction."""
     if not isinstance(value, Transaction | None):
-        raise InvalidOptionError(f"transaction is {value!r}, expected a Transaction(app_id, version) or None")
+        raise InvalidOptionError(f"transaction is {shown(value)}, expected a Transaction(app_id, version) or None")
 
 
 def is_text_list(value: object) -> bool:

@@ -22,8 +22,9 @@ Keys are relative to the warehouse; names follow a strict grammar, so that no na
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.errors import InvalidNameError, shown
 from streamhouse_spark.model import TableName, TablePath
 
 WAREHOUSE_KEY = "streamhouse.json"
@@ -50,7 +51,7 @@ def parse_database(text: object) -> str:
 def parse_table_name(text: object) -> TableName:
     """``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
     if not isinstance(text, str) or not text:
-        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {text!r}")
+        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
     base, dollar, suffix = text.partition("$")
     parts = base.split(".")
     if len(parts) > 2:
@@ -76,8 +77,10 @@ def _checked_name(text: object, what: str) -> str:
 
 
 def _shown(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 80 else f"{shown[:60]}… ({len(str(text))} characters)"
+    if not isinstance(text, str):
+        return shown(text)
+    quoted = repr(text)
+    return quoted if len(quoted) <= 80 else f"{quoted[:60]}… ({len(text)} characters)"
 
 
 def database_key(database: str, number: int = 1) -> str:
@@ -151,6 +154,11 @@ def parse_number(key: str) -> int | None:
     """The number that a commit, checkpoint or floor key ends with; None for any other key."""
     match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def parse_numbers(keys: Iterable[str]) -> list[int]:
+    """`parse_number` of those that have one, ascending."""
+    return sorted(number for number in map(parse_number, keys) if number is not None)
 
 
 def tiering_claim_key(table_uuid: str) -> str:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.arguments import checked
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,
@@ -27,6 +28,7 @@ from streamhouse_spark.errors import (
     StorageError,
     TableNotFoundError,
     WarehouseNotFoundError,
+    shown,
 )
 from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.lake.open import lake_relocation, open_lake_table
@@ -84,6 +86,7 @@ class _Identities:
     """Uuid of the original's table → that of the copy's."""
 
 
+@checked
 def relocate(
     warehouse: str | os.PathLike[str] | Warehouse,
     settings: Mapping[str, str] | None = None,
@@ -115,6 +118,8 @@ def relocate(
     """
     from streamhouse_spark.warehouse import Warehouse
 
+    if progress is not None and not callable(progress):
+        raise InvalidOptionError(f"progress is {shown(progress)}, expected a function or None")
     opened = warehouse if isinstance(warehouse, Warehouse) else Warehouse(warehouse, settings)
     return _Relocation(opened, copy=copy, dry_run=dry_run).run(progress or (lambda *_: None))
 

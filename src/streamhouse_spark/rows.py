@@ -65,7 +65,9 @@ def filled(
             check_text(values, table, column.name)
         if column.size is not None:
             fitted = fitted_texts(values, column.size, table, column.name)
-            result = result if fitted is values else result.set_column(position, schema.arrow.field(position), fitted)
+            if fitted is not values:
+                result = result.set_column(position, schema.arrow.field(position), fitted)
+                _require_small_rows(result, table)  # blanks make rows larger
     return result, missing
 
 
@@ -101,7 +103,7 @@ def _source_of(rows: Any, table: str) -> _Source:
     elif _is_pandas_frame(rows):
         return _source_of_pandas(rows, table)
     elif not isinstance(rows, pa.Table) and hasattr(rows, "__arrow_c_stream__"):
-        rows = pa.table(rows)
+        rows = _table_of(rows, table)
     if isinstance(rows, pa.Table):
         return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
     found = type(rows)
@@ -110,6 +112,17 @@ def _source_of(rows: Any, table: str) -> _Source:
         f"rows for {table} are a {found.__module__}.{found.__name__}, expected a pyarrow Table or RecordBatch, a "
         f"pandas or polars frame, or a list of dicts{hint}",
     )
+
+
+def _table_of(rows: Any, table: str) -> pa.Table:
+    """What has the Arrow C stream interface, which a single column has as well."""
+    try:
+        return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is no table "
+            f"({str(error)[:200]}); give it columns with names"
+        ) from error
 
 
 def _source_of_dicts(rows: list[Any], table: str) -> _Source:

@@ -163,12 +163,12 @@ class TableSchema:
             raise SchemaMismatchError(f"there is no column '{name}'{self.hint(name)}")
         return column
 
-    def find(self, name: str) -> Column | None:
-        return self._by_folded_name.get(name.casefold())
+    def find(self, name: object) -> Column | None:
+        return self._by_folded_name.get(name.casefold()) if isinstance(name, str) else None
 
     def hint(self, name: str) -> str:
         """The end of a message about an unknown column: the nearest name, and all of them while they are few."""
-        near = difflib.get_close_matches(name.casefold(), self._by_folded_name, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
         nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
         shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
         return f"{nearest} The columns are {shown}"

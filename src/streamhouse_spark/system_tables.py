@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState
@@ -72,7 +72,9 @@ class SystemTables:
     storage: Storage
     state: TableState
 
-    def read(self, name: str) -> pa.Table:
+    def read(self, name: object) -> pa.Table:
+        if not isinstance(name, str) or name not in SYSTEM_TABLES:
+            raise InvalidNameError(f"no system table {shown(name)}; there are {', '.join(SYSTEM_TABLES)}")
         rows: Callable[[], Sequence[Sequence[Any]]] = getattr(self, f"_{name}")
         schema = SYSTEM_TABLES[name]
         columns = list(zip(*rows(), strict=True)) or [()] * len(schema)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.alteration import Alteration
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.clock import World
 from streamhouse_spark.column_changes import ColumnChanges
 from streamhouse_spark.errors import InvalidOptionError
@@ -18,7 +19,8 @@ from streamhouse_spark.forks import cached_property
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.consumers import move_consumer
+from streamhouse_spark.log.consumers import consumer_position, move_consumer
+from streamhouse_spark.log.position import LogPosition
 from streamhouse_spark.log.staging import Staged, Stager, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.maintenance import MaintainReport, maintain
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
     from streamhouse_spark.keyed_table import KeyedTable
     from streamhouse_spark.lake_view import LakeView
     from streamhouse_spark.schema import SparkSchema
+    from streamhouse_spark.tail import Tail
 
 logger = logging.getLogger(__name__)
 
 
+@checks_arguments()
 class Table(TableHandle):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 
@@ -214,9 +218,13 @@ class Table(TableHandle):
 
         Trimming keeps what the consumer has not processed, until it was silent for the table's time to live and a
         week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name
-        or an offset that cannot be.
+        or an offset that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
         """
         move_consumer(self._log, consumer_id, offsets, self.require_there)
+
+    def consumer_position(self, consumer_id: str) -> LogPosition | None:
+        """Where a named consumer said last that it was, for `tail`; None for one that the table does not know."""
+        return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
 
@@ -340,6 +348,7 @@ class Table(TableHandle):
         The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
         without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
+        self._lookup.require_unlike_found(columns)
         return self._lookup.rows(
             keys,
             columns=columns,
@@ -389,17 +398,19 @@ class Table(TableHandle):
         poll_ms: float | None = None,
         stop: threading.Event | None = None,
         until_ms: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Tail:
         """Follow the log: batches as they are committed, each bucket in offset order, for ever or until ``stop``.
 
         ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that the hot log holds),
-        a mapping bucket → offset, or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
+        a mapping bucket → offset, the ``position`` of another tail, which is behind its last batch and may be kept as
+        JSON (`LogPosition`), or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
         ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
         asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
         Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
         The columns are those of the call: ones that are added later are not in the batches.
 
-        Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read.
+        Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read, `DifferentHistoryError` when the
+        table was put back to an older copy since the position was taken, or meanwhile.
         """
         from streamhouse_spark.tail import follow
 

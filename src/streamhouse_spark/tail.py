@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.position import LogPosition, require_position
 from streamhouse_spark.log.scan import plan_range, read_split
 from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
@@ -36,19 +37,20 @@ def follow(
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Tail:
     """See `Table.tail`. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
+    require_position(table.log, start, f"the start of a tail of {state.name}")
     positions = start_offsets(state, start)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
         if not _is_duration(value):
             raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise InvalidOptionError(f"stop is {stop!r}, expected a threading.Event")
+        raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
     if poll_ms is None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
-    return _follow(
+    batches = _follow(
         table,
         state,
         positions,
@@ -58,6 +60,27 @@ def follow(
         stop=stop,
         until_ms=until_ms,
     )
+    return Tail(batches, LogPosition.of(state, positions))
+
+
+class Tail(Iterator[pa.RecordBatch]):
+    """The batches of `Table.tail`, and how far they were taken. For one thread, as a generator is."""
+
+    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
+        self._batches = batches
+        self._position = begun
+
+    def __next__(self) -> pa.RecordBatch:
+        batch, self._position = next(self._batches)
+        return batch
+
+    @property
+    def position(self) -> LogPosition:
+        """Behind the last batch that was handed out; at the start before the first one."""
+        return self._position
+
+    def close(self) -> None:
+        self._batches.close()
 
 
 def _is_duration(value: object) -> bool:
@@ -74,7 +97,7 @@ def _follow(
     poll_ms: float,
     stop: threading.Event | None,
     until_ms: int | None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
     clock = table.world.clock
     fields = added_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
@@ -88,7 +111,8 @@ def _follow(
         try:
             for found in _new_batches(table, state, positions, columns):
                 news = True
-                yield with_metadata(found, fields) if fields else found.batch
+                batch = with_metadata(found, fields) if fields else found.batch
+                yield batch, LogPosition.of(state, positions)
         except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
             news = True
         if news:
@@ -113,6 +137,7 @@ def _new_batches(
     table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid)
+    records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
             for found in logged(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
@@ -145,7 +170,7 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
 
     Raises `InvalidOptionError`.
     """
-    match start:
+    match start if isinstance(start, str | dt.datetime | Mapping) else None:
         case "latest":
             return state.ends
         case "earliest":
@@ -165,5 +190,5 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
                     )
             return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
     raise InvalidOptionError(
-        f"start {start!r}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+        f"start {shown(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
     )

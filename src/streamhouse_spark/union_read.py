@@ -112,9 +112,10 @@ def planned_lake(
 def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     """See `Table.read_hot`."""
     wanted = pin.state.schema
+    splits = [plan_range(pin.state, bucket, offsets, projection.filter) for bucket, offsets in pin.hot.items()]
     records = InlineRecords(table.storage, table.uuid)
-    for bucket, offsets in pin.hot.items():
-        split = plan_range(pin.state, bucket, offsets, projection.filter)
+    records.expect(segment for split in splits for segment in split.segments)
+    for split in splits:
         batches = read_split(table.storage, split, wanted, projection.read_columns, records=records)
         found = [b.batch for b in batches]
         if found:

@@ -34,7 +34,7 @@ _SECRET_VALUE: Final = re.compile(
     r"""
       \b(?:AKIA|ASIA)[0-9A-Z]{16}\b      # an AWS access key id
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
-    | [a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@   # a URL with a password
+    | (?<=[a-z0-9+.-])://[^/\s:@]*:[^/\s@]+@   # a URL with a password; only its end, or a long word takes minutes
     | \b(?:password|passwd|secret|token|api[_-]?key)\s*[=:]\s*\S
     """,
     re.VERBOSE | re.IGNORECASE,

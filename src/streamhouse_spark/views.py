@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
@@ -71,6 +72,7 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
     raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
 
 
+@checks_arguments()
 class _SystemView:
     def __init__(self, table: TableHandle, name: str) -> None:
         self._table = table
@@ -84,6 +86,7 @@ class _SystemView:
         return _narrowed(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
 
 
+@checks_arguments()
 class _PartitionsView:
     """Where the rows of each partition lie, as `partition_table` tells."""
 
@@ -98,6 +101,7 @@ class _PartitionsView:
         return _narrowed(partition_table(self._table), columns, filter)
 
 
+@checks_arguments()
 class _ChangelogView:
     """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
 
@@ -115,6 +119,7 @@ class _ChangelogView:
         return _narrowed(pa.Table.from_batches(batches, schema), columns, filter)
 
 
+@checks_arguments()
 class _BinlogView:
     """Every change with its row before and after, as `binlog_batches` reads them."""
 
@@ -162,6 +167,7 @@ def _trimmed_changes(
         yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
 
 
+@checks_arguments()
 class _LakeRowsView:
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -174,6 +180,7 @@ class _LakeRowsView:
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
+@checks_arguments()
 class _LakeMetadataView:
     def __init__(self, table: TableHandle, name: str) -> None:
         self._rows = LakeView(table).metadata(name)

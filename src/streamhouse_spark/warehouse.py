@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.adoption import AdoptReport, adopt_table
 from streamhouse_spark.aftermath import after_commit
+from streamhouse_spark.arguments import checks_arguments
 from streamhouse_spark.clock import World
 from streamhouse_spark.creation import create_action, put_first_record
 from streamhouse_spark.dropped_tables import DroppedTable, chosen, dropped_tables
@@ -20,6 +21,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
+    shown,
 )
 from streamhouse_spark.lake_view import drop_lake_table
 from streamhouse_spark.log import names
@@ -50,6 +52,7 @@ logger = logging.getLogger(__name__)
 _NAME_RACES_MAX = 20
 
 
+@checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
 class Warehouse:
     """A warehouse at a path or URL: ``/data/wh``, ``s3://bucket/wh``. Opens nothing before it is used.
 
@@ -121,7 +124,7 @@ class Warehouse:
 
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database, or with None take it away."""
-        _check_comment(f"database {name}", comment)
+        _check_comment(f"database {parse_database(name)}", comment)
         while (found := self._known_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
                 return
@@ -476,14 +479,20 @@ def _text(value: object) -> str:
 
 def _check_arguments(location: object, settings: object) -> None:
     if not isinstance(location, str | os.PathLike):
-        raise InvalidOptionError(f"the warehouse location is {location!r}, expected a path or a URL")
+        raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
+    text = os.fsdecode(location)
+    if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
+        raise InvalidOptionError(
+            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
+            "255 between two slashes, all Unicode"
+        )
     if not isinstance(settings, Mapping | None):
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
 
 
 def _check_comment(what: str, comment: object) -> None:
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {str(comment)[:100]!r}, expected a text; write it anew")
+        raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")
 
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:

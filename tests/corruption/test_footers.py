@@ -15,6 +15,7 @@ import pytest
 from corruption.damage import flips_of_tail, tail_start
 from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
+from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake import bucket_files, footer_seal, iceberg_compact_keyed
@@ -234,3 +235,21 @@ def test_requests_stay_as_many(monkeypatch):
         assert sum(batch.num_rows for batch in lake.read_split(split, plan.projection)) == 40
         counts.append(len([key for key, _ in requests if key.endswith(".parquet")]))
     assert counts[0] == counts[1] > 0
+
+
+def test_verify_asks_twice_a_file_beside_the_five_requests_that_reading_it_takes(monkeypatch):
+    table = tiered(MemoryStorage(), "iceberg", keyed=False, rounds=3)
+    requests = []
+    for name in ("read_ranges", "size_bytes"):
+        known = getattr(MemoryStorage, name)
+        counted = lambda s, key, *a, known=known: requests.append(key) or known(s, key, *a)  # noqa: E731
+        monkeypatch.setattr(MemoryStorage, name, counted)
+
+    def asked() -> float:
+        requests.clear()
+        assert not verified(table).problems
+        return len([key for key in requests if key.endswith(".parquet")]) / len(files_of(table))
+
+    assert asked() == 5 + 2
+    monkeypatch.setattr(verification, "_check_footers", lambda *_: None)
+    assert asked() == 5

@@ -111,11 +111,17 @@ def check_files(storage: Storage, state: TableState) -> None:
             storage.size_bytes(key)
         except ObjectNotFoundError:
             raise AssertionError(f"{key} is named by {state.name} at commit {state.version}, and missing") from None
-    for segment in state.live_segments():
+    ends: dict[str, int] = {}
+    for segment in sorted(state.live_segments(), key=lambda s: s.part or 0):
         verify_segment(storage, state.table_uuid, segment, state.schemas[segment.schema_id].arrow)
         if segment.uuid is not None:
             size_bytes = storage.size_bytes(segment_key(state.table_uuid, segment.uuid))
-            assert size_bytes == segment.size_bytes, f"{segment}: {size_bytes} bytes"
+            is_whole = segment.part is None and segment.uuid not in ends
+            assert not is_whole or size_bytes == segment.size_bytes, f"{segment}: {size_bytes} bytes"
+            start = segment.part or 0
+            assert ends.get(segment.uuid, 0) <= start, f"{segment} begins within another"
+            ends[segment.uuid] = start + segment.size_bytes
+            assert ends[segment.uuid] <= size_bytes, f"{segment}: {size_bytes} bytes"
 
 
 def check_fresh_equals_live(storage: Storage, ledger: Ledger) -> None:

@@ -88,6 +88,13 @@ def a_day_passes_with_cleaning_alone(run: Run) -> None:
         run.clock.advance(25 * HOUR_MS)
 
 
+def a_day_passes_and_another_thread_looks(run: Run) -> None:
+    """The thread at work sleeps for three days; another of its process, which reads, asks for the floor meanwhile."""
+    a_day_passes_with_cleaning(run)
+    if run.table is not None:
+        run.table.log.check_floor()
+
+
 def rival_creates(run: Run) -> None:
     rival_warehouse(run).create_table(NAME, SCHEMA, buckets=2, properties={**NO_LAKE, "bucket.key": "id"})
 
@@ -205,6 +212,7 @@ BETWEEN_TIERING: dict[str, Action] = {
     "sleeps while others tier": a_day_passes_with_tiering,
     "builds the lake anew": rival_builds_the_lake_anew,
 }
+BETWEEN_THREADS: dict[str, Action] = {"sleeps beside a thread that looks": a_day_passes_and_another_thread_looks}
 TIERING_WORK = ("tier", "tier a truncated table", "tier and maintain", "read the union")
 TRANSACTION = Transaction("app", 1, "query")
 
@@ -243,7 +251,7 @@ def check_interleavings(work: str, between: str, *, every: int = 1) -> Counter[s
     Returns how the work ended. Raises `AssertionError` naming the call.
     """
     outcomes: Counter[str] = Counter()
-    rival_acts = {**BETWEEN, **BETWEEN_TIERING}[between]
+    rival_acts = {**BETWEEN, **BETWEEN_TIERING, **BETWEEN_THREADS}[between]
     with small_limits():
         base = base_for(work)
         for at in range(0, calls_of(base, WORK[work]), every):

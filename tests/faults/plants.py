@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark import keyed_table, pin, union_read
+from streamhouse_spark import keyed_table, pin, tail, union_read
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import staged_changes, tablet_history
 from streamhouse_spark.lake import (
@@ -31,6 +31,7 @@ from streamhouse_spark.log import (
     merge,
     names,
     retention,
+    shared_object,
     staging,
     standing,
     state_json,
@@ -42,6 +43,7 @@ from streamhouse_spark.log.anchors import Anchors
 from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
@@ -78,6 +80,26 @@ def floor_is_not_looked_at_before_acknowledging() -> Iterator[None]:
         return self._state
 
     with patched((CommitLog, "_won", won)):
+        yield
+
+
+@plant
+def only_who_reads_the_floor_compares_it() -> Iterator[None]:
+    original = CommitLog._won
+
+    def won(self: CommitLog, before: TableState, stored: Record) -> TableState | None:
+        if self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS:
+            return original(self, before, stored)
+        self._state = fold(before, stored)
+        return self._state
+
+    with patched((CommitLog, "_won", won)):
+        yield
+
+
+@plant
+def staged_objects_are_believed_to_be_there() -> Iterator[None]:
+    with patched((commit_log, "staged_uuids", lambda _: [])):
         yield
 
 
@@ -250,6 +272,12 @@ def tablets_are_found_by_uuid_and_offset_alone() -> Iterator[None]:
 @plant
 def records_do_not_follow_an_attempt() -> Iterator[None]:
     with patched((Anchors, "require_followed_by", lambda *_: None), (standing, "stands", lambda *_: True)):
+        yield
+
+
+@plant
+def positions_are_offsets_alone() -> Iterator[None]:
+    with patched((tail, "require_position", lambda *_: None)):
         yield
 
 
@@ -627,4 +655,20 @@ def work_behind_a_commit_fails_the_call() -> Iterator[None]:
         yield
 
     with patched((commit_log, "after_commit", nothing_is_caught)):
+        yield
+
+
+@plant
+def a_shared_object_goes_with_the_first_of_its_segments() -> Iterator[None]:
+    def keys(state: TableState, segments: Sequence[Segment]) -> tuple[str, ...]:
+        return tuple({segment_key(state.table_uuid, s.uuid): None for s in segments if s.uuid is not None})
+
+    with patched((state_module, "_object_keys", keys)):
+        yield
+
+
+@plant
+def parts_are_read_from_where_the_object_begins() -> Iterator[None]:
+    staged = shared_object.PartSink.begin_part
+    with patched((shared_object.PartSink, "begin_part", lambda sink: 0 * staged(sink))):
         yield

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from faults.checkers import PrefixReader, check_all, folded_extents
+from faults.compactions import compacting_early
 from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
@@ -21,10 +22,9 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
-from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
+from streamhouse_spark.lake import iceberg_maintain
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log import cleaning, merge, record
+from streamhouse_spark.log import cleaning, merge, record, shared_object
 from streamhouse_spark.log.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.model import OffsetRange, Transaction
 from streamhouse_spark.paths import WAREHOUSE_KEY
@@ -255,6 +255,29 @@ class AppendObjects(AppendInline):
         run.prepare_batch(num_rows=4, row_chars=LARGE)
 
 
+@contextmanager
+def shared_by_two() -> Iterator[None]:
+    """Two segments share an object already."""
+    with mock.patch.object(shared_object, "PARTS_MIN", 2), mock.patch.object(shared_object, "PART_BYTES_MAX", 16 << 20):
+        yield
+
+
+class AppendShared(AppendObjects):
+    """One object holds what both buckets get."""
+
+    name = "append shared objects"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with shared_by_two():
+            yield
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        shared = [s.uuid for s in run.open().refresh().live_segments() if s.part is not None]
+        assert not shared or len(shared) > len(set(shared)), "nothing is shared"
+
+
 class AppendManifest(AppendInline):
     name = "append through a manifest"
 
@@ -344,6 +367,22 @@ class MergeSmall(Scenario):
         run.append()
 
 
+class MergeShared(MergeSmall):
+    """Inputs and outputs of merging share objects."""
+
+    name = "merge shared objects"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with super().limits(), shared_by_two():
+            yield
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        for _ in range(2):
+            run.append(num_rows=8, row_chars=LARGE)
+
+
 class Trim(Scenario):
     name = "trim"
 
@@ -412,6 +451,30 @@ class Clean(Scenario):
         state = run.open().refresh()
         known = {k for k in stored if any(s.uuid is not None and s.uuid in k for s in state.live_segments())}
         assert stored - known <= set(state.condemned), "an unneeded segment is neither deleted nor condemned"
+
+
+class CleanShared(Clean):
+    """Shared objects: some merged, some trimmed, and some that cleaning may delete."""
+
+    name = "clean shared objects"
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with super().limits(), shared_by_two():
+            yield
+
+    def setup(self, run: Run) -> None:
+        table = run.create(properties={"table.log.ttl": "40h"})
+        for _ in range(2):
+            run.append(num_rows=8, row_chars=LARGE)
+        table.merge_small()
+        run.append(num_rows=8, row_chars=LARGE)
+        run.clock.advance(25 * HOUR_MS)
+        run.append(num_rows=8, row_chars=LARGE)
+        table.maintain()
+        run.clock.advance(25 * HOUR_MS)
+        run.append()
+        run.observe()
 
 
 class DropAndCreate(Scenario):
@@ -806,10 +869,7 @@ class CompactLake(TierFirst):
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        with (
-            mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
-            mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
-        ):
+        with compacting_early():
             yield
 
     def setup(self, run: Run) -> None:
@@ -859,6 +919,8 @@ class CompactPaimon(CompactLake):
         run.clock.advance(25 * HOUR_MS)
 
     def recover(self, run: Run) -> None:
+        from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
+
         found = SnapshotFolder(run.memory, run.open().state.lake_location).ids()
         assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"
         super().recover(run)
@@ -981,13 +1043,16 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     CreateTable,
     AppendInline,
     AppendObjects,
+    AppendShared,
     AppendManifest,
     AppendTransaction,
     ExpireTransactions,
     AppendThatMerges,
     MergeSmall,
+    MergeShared,
     Trim,
     Clean,
+    CleanShared,
     DropAndCreate,
     ReadWhileWriting,
     Truncate,

@@ -151,17 +151,26 @@ def recover_and_check(scenario: Scenario, run: Run, storage: FaultyStorage, what
         raise AssertionError(f"{scenario.name}: {what}: {error}") from error
 
 
-def sweep_pairs(scenario: Scenario, *, every: int = 1) -> Figures:
+def sweep_pairs(
+    scenario: Scenario,
+    *,
+    every: int = 1,
+    first: int = 0,
+    end: int | None = None,
+    progress: Callable[[int, int, Figures], None] = lambda *_: None,
+) -> Figures:
     """Crash at each call of the work, and again at each call of what a new process then does.
 
-    ``every`` takes only each few of the second calls.
+    ``every`` takes only each few of the second calls; ``first`` and ``end`` bound the calls of the work. ``progress``
+    hears before each of these its number, the number behind the last, and the figures so far.
     """
     figures = Figures()
     base = prepared(scenario)
     with scenario.limits():
-        trace = trace_of(scenario, base)
+        trace = trace_of(scenario, base)[first:end]
         figures.calls = len(trace)
         for op in trace:
+            progress(op[0], first + len(trace), figures)
             fault = Fault.CRASH_AFTER if op[1] in WRITES else Fault.CRASH_BEFORE
             second = 0
             while pair_fired(scenario, base, {op[0]: fault}, second):

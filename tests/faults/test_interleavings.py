@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
 from faults import interleave as il
 from faults.checkers import check_all
+from faults.compactions import compacting_early
 from faults.history import SCHEMA, Told
 from faults.ledger import Ledger
 from faults.scenarios import (
@@ -28,7 +27,6 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 
 
 @pytest.mark.slow
@@ -37,6 +35,13 @@ from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 def test_another_process_between_any_two_calls(work, between):
     outcomes = il.check_interleavings(work, between, every=3 if work == "maintain" else 1)
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
+
+
+@pytest.mark.parametrize("work", ["append inline", "append with a transaction", "truncate", "merge"])
+def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work):
+    """What one thread read between another's look at the log and its record counts for both: a void record is none."""
+    outcomes = il.check_interleavings(work, "sleeps beside a thread that looks")
+    print(f"{work}: {dict(outcomes)}")  # noqa: T201
 
 
 @pytest.mark.slow
@@ -143,10 +148,7 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
             tier(il.rival(run))
             expire(run)
 
-    with (
-        mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
-        mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
-    ):
+    with compacting_early():
         base = il.prepared_table({**lake, "table.log.ttl": "1h"})
         base.tier()
         base.append()

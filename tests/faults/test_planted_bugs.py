@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from faults.plants import PLANTS
 from faults.scenarios import Run
 from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
+from faults.test_restored_writes import Staged, check_restored_before_each_call
 from streamhouse_spark import union_read
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -36,6 +38,7 @@ from streamhouse_spark.lake import iceberg_maintain, tiering
 from streamhouse_spark.lake.files import StorageFiles
 from streamhouse_spark.lake.parquet_read import has_whole_footer
 from streamhouse_spark.log import commit_log
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
@@ -83,6 +86,11 @@ def a_checkpoint_that_cannot_be_stored() -> None:
     for _ in range(commit_log.CHECKPOINT_INTERVAL + 1):
         run.append()
     run.check()
+
+
+def a_restore_while_a_write_is_staged() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_restored_before_each_call("memory", Staged, "the same", Path(folder))
 
 
 def an_old_transaction_sent_again() -> None:
@@ -381,9 +389,29 @@ def days_behind_a_round_whose_clock_was_ahead() -> None:
     assert len(table.open_lake().expire(keep_last=1, keep_ms=24 * sc.HOUR_MS).snapshots) == 3
 
 
+def a_bucket_that_is_trimmed_alone() -> None:
+    """It shares its object with another, whose rows are read on; with these the object goes."""
+    run = Run()
+    with sc.shared_by_two():
+        table = run.create()
+        run.append(num_rows=8, row_chars=sc.LARGE)
+    assert len({s.uuid for s in table.refresh().live_segments()}) == 1
+    for bucket in (0, 1):
+        end = table.refresh().buckets[bucket].end
+        kept = sum(log.end - log.start for b, log in table.state.buckets.items() if b > bucket)
+        table.log.commit(lambda _state, _ms, starts={bucket: end}: (Trim(starts),))
+        for _ in range(2):
+            run.clock.advance(25 * sc.HOUR_MS)
+            table.maintain()
+        assert run.warehouse.table(run.name).to_arrow().num_rows == kept
+    assert not run.memory.list(f"tables/{table.uuid}/segments/")
+
+
 FINDERS: dict[str, Callable[[], object]] = {
     "floor_is_not_looked_at_when_reading": a_reader_that_slept_meets_a_void_record,
     "floor_is_not_looked_at_before_acknowledging": interleaving("append inline", "sleeps for days"),
+    "only_who_reads_the_floor_compares_it": interleaving("append inline", "sleeps beside a thread that looks"),
+    "staged_objects_are_believed_to_be_there": a_restore_while_a_write_is_staged,
     "exists_means_that_another_won": sweeping(sc.AppendInline, "own exists"),
     "error_of_a_put_means_that_it_was_done": sweeping(sc.AppendInline, "error before"),
     "late_landing_of_an_attempt_is_not_recognised": sweeping(sc.AppendInline, "lands late"),
@@ -397,6 +425,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "an_older_batch_of_a_stream_is_a_replay": histories.a_stream_with_an_older_checkpoint,
     "tablets_are_found_by_uuid_and_offset_alone": histories.sums_of_a_restored_table,
     "records_do_not_follow_an_attempt": histories.a_process_that_stands_in_the_other_history,
+    "positions_are_offsets_alone": histories.a_tail_that_is_followed_on,
     "known_transactions_are_written_again": sweeping(sc.AppendTransaction, "crash after"),
     "writers_that_expire_are_forgotten": sweeping(sc.ExpireTransactions, "crash after"),
     "checkpoints_leave_out_expired_writers": sweeping(sc.ExpireTransactions, "crash after"),
@@ -438,6 +467,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
     "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
     "times_of_lake_snapshots_are_believed": days_behind_a_round_whose_clock_was_ahead,
+    "a_shared_object_goes_with_the_first_of_its_segments": a_bucket_that_is_trimmed_alone,
+    "parts_are_read_from_where_the_object_begins": a_bucket_that_is_trimmed_alone,
 }
 
 
@@ -459,6 +490,7 @@ def test_the_bug_is_found(name):
     "name",
     [
         "floor_is_not_looked_at_when_reading",
+        "staged_objects_are_believed_to_be_there",
         "unknown_outcome_is_told_as_a_failure",
         "only_the_newest_version_of_a_transaction_is_known",
         "cleaning_does_not_wait",
@@ -468,6 +500,7 @@ def test_the_bug_is_found(name):
         "trimming_takes_one_segment_too_many",
         "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
+        "positions_are_offsets_alone",
         *MOVED_FINDERS,
         *statement_plants.FINDERS,
         "page_indexes_are_not_checked",
@@ -475,6 +508,7 @@ def test_the_bug_is_found(name):
         "keys_are_matched_by_their_places",
         "expiry_does_not_look_for_new_tags",
         "times_of_lake_snapshots_are_believed",
+        "a_shared_object_goes_with_the_first_of_its_segments",
     ],
 )
 @pytest.mark.usefixtures("own_cache")

@@ -39,5 +39,13 @@ def written_again(store: MemoryStorage, key: str) -> bytes:
         else a
         for a in record.actions
     )
-    again = Record(record.number, record.table_uuid, record.attempt, record.time_ms, actions, record.transaction)
+    again = Record(
+        record.number,
+        record.table_uuid,
+        record.attempt,
+        record.time_ms,
+        actions,
+        record.transaction,
+        after=record.after,
+    )
     return encode_record(again, "").data

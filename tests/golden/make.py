@@ -21,9 +21,11 @@ from faults.sim import SimClock, sim_world
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
+from streamhouse_spark.log import shared_object
 from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim, Truncate
 from streamhouse_spark.log.checkpoint import write_floor
 from streamhouse_spark.log.cleaning import clean
+from streamhouse_spark.log.merge import merge, plan_small_merge
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.scan import plan_range, read_split
@@ -32,6 +34,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.state_json import state_to_json
 from streamhouse_spark.model import Transaction
 from streamhouse_spark.paths import segment_key
+from streamhouse_spark.relocation import relocate
 from streamhouse_spark.schema import Column, TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
 from streamhouse_spark.table import Table
@@ -41,6 +44,8 @@ FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
 KEYED = Path(__file__).parent / "v1-keyed"
 DEFAULTS = Path(__file__).parent / "v1-defaults"
+COPIED = Path(__file__).parent / "v1-copied"
+PARTS = Path(__file__).parent / "v1-parts"
 HOUR_MS = 3600 * 1000
 DDL = """
     id BIGINT NOT NULL COMMENT 'the key', yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE,
@@ -51,7 +56,7 @@ DDL = """
 
 def state_of_v1(state: TableState) -> dict[str, Any]:
     """A state as JSON, without what version 1 did not know at first."""
-    later = {"anchors", "transaction_times"}
+    later = {"anchors", "transaction_times", "consumer_histories"}
     return {name: value for name, value in state_to_json(state, Payload()).items() if name not in later}
 
 
@@ -208,7 +213,54 @@ def build_defaults() -> MemoryStorage:
     return store
 
 
-BUILDS = {FOLDER: build, TRUNCATED: build_truncated, KEYED: build_keyed, DEFAULTS: build_defaults}
+def build_copied() -> MemoryStorage:
+    """The copy of a copy: its log's first record says so; with checkpoints from before and after, and past writers."""
+    clock = SimClock()
+    store = MemoryStorage(sim_world(7, clock), "first")
+    wh = Warehouse("wh", storage=store, world=sim_world(7, clock))
+    table = wh.create_table("copied", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
+    table.append([{"id": 1, "s": "x"}], transaction=Transaction("app", 3, "owner"))
+    table.log.checkpoint(table.refresh())
+    clock.advance(40 * 24 * HOUR_MS)
+    table.maintain()
+    table.append([{"id": 2, "s": None}])
+    table.log.checkpoint(table.refresh())
+    for number, name in enumerate(("second", "golden")):
+        there = MemoryStorage(sim_world(8, clock), name)
+        for info in store.list(""):
+            there.put(info.key, store.read(info.key))
+        store = there
+        wh = Warehouse("wh", storage=store, world=sim_world(10 + number, clock))
+        relocate(wh, copy=True)
+        wh.table("copied").append([{"id": 10 + number}])
+    return store
+
+
+def build_parts() -> MemoryStorage:
+    """Segments that share objects: appended, merged, trimmed in part; a checkpoint between."""
+    clock = SimClock()
+    store = MemoryStorage(sim_world(7, clock), "golden")
+    wh = Warehouse("golden", storage=store, world=sim_world(7, clock))
+    table = wh.create_table("shared", "id BIGINT, text STRING", buckets=3, properties={"bucket.key": "id"})
+    with mock.patch.object(shared_object, "PARTS_MIN", 2):
+        for first in (0, 10):
+            clock.advance(1000)
+            as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])
+        merge(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_shape())
+        table.log.checkpoint(table.refresh())
+        as_object(table, [{"id": i, "text": None} for i in range(20, 30)])
+    table.log.commit(lambda state, _: (Trim({0: state.buckets[0].end}),))
+    return store
+
+
+BUILDS = {
+    FOLDER: build,
+    TRUNCATED: build_truncated,
+    KEYED: build_keyed,
+    DEFAULTS: build_defaults,
+    COPIED: build_copied,
+    PARTS: build_parts,
+}
 
 
 def shown(value: Any) -> Any:

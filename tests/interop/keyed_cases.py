@@ -12,13 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
-from pypaimon import CatalogFactory
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
 from streamhouse_spark.lake.model import LakeFile
-from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.plan import TieringTask
 from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
 from streamhouse_spark.log.actions import Append, Create, SetSchema
@@ -139,8 +137,11 @@ class KeyedTable:
     def lake(self, storage: Storage | None = None) -> Any:
         state = self.log.refresh()
         spec = replace(LakeTableSpec.of(state), target_file_bytes=self.target_file_bytes)
-        lake = PaimonLake if self.lake_format == "paimon" else IcebergLake
-        return lake(storage or self.storage, spec, world=self.world)
+        if self.lake_format == "paimon":
+            from streamhouse_spark.lake.paimon import PaimonLake
+
+            return PaimonLake(storage or self.storage, spec, world=self.world)
+        return IcebergLake(storage or self.storage, spec, world=self.world)
 
     def tier(self, *, before_commit: Any = None, **options: Any) -> TieringReport:
         """``before_commit`` runs between the tasks of a round and its commit."""
@@ -194,6 +195,8 @@ def rows_of(table: pa.Table, schema: TableSchema) -> list[Row]:
 
 def read_by_pypaimon(storage: Storage, name: str = "d.t", **options: str) -> pa.Table:
     """All rows of a lake table, as pypaimon alone reads them from a copy on a disk."""
+    from pypaimon import CatalogFactory
+
     with tempfile.TemporaryDirectory() as folder:
         for info in storage.list("lake/"):
             path = Path(folder, info.key)

@@ -16,7 +16,6 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.model import LakeFile, LakeSnapshot
-from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.model import OffsetRange, TablePath
@@ -128,8 +127,11 @@ def lake_of(
         num_buckets=num_buckets,
         target_file_bytes=target_file_bytes,
     )
-    lake = PaimonLake if lake_format == "paimon" else IcebergLake
-    return lake(storage, spec, settings=settings, world=world)
+    if lake_format == "paimon":
+        from streamhouse_spark.lake.paimon import PaimonLake
+
+        return PaimonLake(storage, spec, settings=settings, world=world)
+    return IcebergLake(storage, spec, settings=settings, world=world)
 
 
 def by_bucket(

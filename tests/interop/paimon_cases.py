@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pypaimon import CatalogFactory, Schema
 
 from streamhouse_spark.storage import Storage
 
@@ -19,6 +18,8 @@ class Stock:
     """``folder`` holds what pypaimon sees; its snapshots get the storage's time."""
 
     def __init__(self, storage: Storage, folder: Path) -> None:
+        from pypaimon import CatalogFactory
+
         self._storage = storage
         self._folder = folder
         self._catalog = CatalogFactory.create({"warehouse": str(folder / LAKE)})
@@ -40,6 +41,8 @@ class Stock:
         **options: str,
     ) -> None:
         """A table that nobody of us has written, a snapshot a round. Of names of options ``_`` stands for ``-``."""
+        from pypaimon import Schema
+
         said = {name.replace("_", "-"): value for name, value in options.items()}
         self._catalog.create_database(name.partition(".")[0], ignore_if_exists=True)
         made = Schema.from_pyarrow_schema(

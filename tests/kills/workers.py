@@ -118,8 +118,9 @@ ROLES: dict[str, Callable[[str, str, int], None]] = {"writer": writer, "tierer":
 def run(role: str, location: str, journal_path: str, number: int) -> None:
     """What a process does. An error goes into the journal, where the test finds it."""
     from kills.keyed_workers import KEYED_ROLES
+    from kills.verb_workers import VERB_ROLES
 
     try:
-        {**ROLES, **KEYED_ROLES}[role](location, journal_path, number)
+        {**ROLES, **KEYED_ROLES, **VERB_ROLES}[role](location, journal_path, number)
     except BaseException:  # noqa: BLE001 - whatever it is, the journal holds it
         Journal(journal_path).write("error", text=traceback.format_exc())

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from faults.checkers import check_all, check_values
+from faults.compactions import compacting_early
 from faults.faulty_storage import Crash, Fault, ListingLag
 from faults.history import SCHEMA, Batch, History, Told, added_column, added_type, number_of
 from faults.ledger import Ledger
@@ -41,7 +42,6 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.log import cleaning, merge
 from streamhouse_spark.log.staging import Staged
 from streamhouse_spark.model import Transaction
@@ -465,8 +465,7 @@ def small_limits() -> Iterator[None]:
         one_thing_at_a_time(),
         mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
-        mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", 2),
-        mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", 2),
+        compacting_early(),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
     ):
         yield

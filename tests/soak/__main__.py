@@ -1,6 +1,10 @@
 """Long runs of what the tests do a little of. Prints a line of figures for each part; fails at the first violation.
 
 ``python -m soak`` in the tests folder, or ``make soak``; ``python -m soak kills power`` runs parts of it.
+
+``pairs`` takes hours for one scenario, and can be run piece by piece: ``python -m soak pairs --scenario "overwrite and
+tier" --from 20 --to 40`` has the first crash at the calls 20 to 39. The line of progress on stderr names the call that
+is met; a run that was stopped there goes on with ``--from`` that call.
 """
 
 from __future__ import annotations
@@ -8,17 +12,18 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from faults import interleave as il
-from faults.scenarios import SCENARIOS
+from faults.scenarios import SCENARIOS, Scenario
 from faults.sequential import one_thing_at_a_time
 from faults.sweep import Figures, sweep_pairs, sweep_scenario
 from kills.keyed_rounds import keyed_kill_rounds
@@ -44,20 +49,35 @@ KEYED_STEPS = 40
 
 def faults(arguments: argparse.Namespace) -> str:
     """Every kind of fault at every call of every scenario."""
-    return totals(lambda scenario: sweep_scenario(scenario(), every_kind=True))
+    return totals(lambda scenario: sweep_scenario(scenario(), every_kind=True), arguments.scenario)
 
 
 def pairs(arguments: argparse.Namespace) -> str:
     """A crash at every call, and another in what follows."""
-    return totals(lambda scenario: sweep_pairs(scenario(), every=7 if scenario.name in LONG_SCENARIOS else 1))
+
+    def sweep(make: Callable[[], Scenario]) -> Figures:
+        scenario, started = make(), time.monotonic()
+
+        def progress(call: int, end: int, figures: Figures) -> None:
+            took_s = time.monotonic() - started
+            text = f"call {call} of {arguments.first} to {end - 1}, {figures.runs} pairs, {took_s:.0f} s"
+            print(f"  {scenario.name}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+        every = arguments.every or (7 if scenario.name in LONG_SCENARIOS else 1)
+        return sweep_pairs(scenario, every=every, first=arguments.first, end=arguments.end, progress=progress)
+
+    return totals(sweep, arguments.scenario)
 
 
-def totals(sweep: Callable[..., Figures]) -> str:
+def totals(sweep: Callable[..., Figures], names: Collection[str] = ()) -> str:
     total = Figures()
     with one_thing_at_a_time():
         for scenario in SCENARIOS:
+            if names and scenario.name not in names:
+                continue
             figures = sweep(scenario)
             say(f"  {scenario.name}: {figures}")
+            assert figures.calls, f"{scenario.name} has no such calls"
             assert len(figures.hit) == figures.calls, f"{scenario.name}: only {len(figures.hit)} calls were hit"
             total.calls += figures.calls
             total.runs += figures.runs
@@ -195,15 +215,28 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+def main(texts: Sequence[str] | None = None) -> None:
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__, formatter_class=how)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--rounds", type=int, default=1000, help="rounds of kills")
     parser.add_argument("--lake-rounds", type=int, default=500, help="rounds of tiering, for each kind of table")
     parser.add_argument("--cycles", type=int, default=200, help="power cuts")
     parser.add_argument("--examples", type=int, default=2000, help="random histories")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    scenarios = sorted(scenario.name for scenario in SCENARIOS)
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        default=[],
+        choices=scenarios,
+        metavar="NAME",
+        help=f"of faults and pairs, only this one; may be given several times. One of: {', '.join(scenarios)}",
+    )
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="CALL", help="of pairs, the first call")
+    parser.add_argument("--to", dest="end", type=int, metavar="CALL", help="of pairs, the call behind the last")
+    parser.add_argument("--every", type=int, metavar="K", help="of pairs, each K-th second call; 1, of long ones 7")
+    arguments = parser.parse_args(texts)
     for name in arguments.parts or PARTS:
         started = time.monotonic()
         say(f"{name}: {PARTS[name].__doc__}")

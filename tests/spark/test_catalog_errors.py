@@ -127,3 +127,11 @@ class TestStatements:
 def segments(wh: Any, name: str) -> list[Path]:
     folder = Path(wh.url.removeprefix("file://"), "tables", opened(wh, name).uuid, "segments")
     return list(folder.iterdir())
+
+
+def test_the_words_of_spark_for_what_is_not_installed(spark: Any) -> None:
+    spark.conf.set("spark.sql.catalog.no_jar", "io.streamhouse.spark.NotThere")
+    with pytest.raises(Exception, match=r"CANNOT_LOAD_CATALOG\.PLUGIN_CLASS_NOT_FOUND"):
+        spark.sql("SELECT * FROM no_jar.d.t").collect()
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        spark.read.format("streamhouse_of_nobody").load().collect()

@@ -88,6 +88,8 @@ def test_a_join_with_buckets_of_another_function(spark, orders, wh):
     tier(spark, wh.url, ["paimon_lake.names"])
     joined = spark.sql(f"SELECT o.id FROM {SQL} o JOIN streamhouse.paimon_lake.names n ON o.id = n.id")
     assert joined.count() == NUM_ROWS
+    both = f"SELECT /*+ MERGE(b) */ a.id FROM {SQL} a JOIN {SQL} b ON a.id = b.id"
+    assert "Exchange" in spark.sql(f"EXPLAIN {both}").first()[0]
     assert spark.sql(f"SELECT id, count(*) c FROM {SQL} GROUP BY id HAVING c > 1").count() == 0
 
 

@@ -349,12 +349,17 @@ def test_what_does_not_fit_is_named(wh, catalog, store, schema, spec, properties
     assert not wh.exists("sales.orders")
 
 
+@pytest.mark.paimon
+def test_a_paimon_table_that_is_not_there(wh, catalog):
+    made(catalog)
+    with pytest.raises(LakeMismatchError, match=r"there is no Paimon table at .*/sales\.db/orders to adopt"):
+        wh.adopt_table("sales.orders", properties={"table.datalake.format": "paimon"})
+
+
 def test_arguments_that_cannot_be(wh, catalog):
     made(catalog)
     with pytest.raises(LakeMismatchError, match=r"there is no Iceberg table sales\.absent"):
         wh.adopt_table("sales.orders", "sales.absent")
-    with pytest.raises(LakeMismatchError, match=r"there is no Paimon table at .*/sales\.db/orders to adopt"):
-        wh.adopt_table("sales.orders", properties={"table.datalake.format": "paimon"})
     with pytest.raises(LakeMismatchError, match="'n' of the primary key is optional, expected required"):
         wh.adopt_table("sales.orders", primary_key=["n"])
     with pytest.raises(InvalidOptionError, match="expected a list of column names"):

@@ -626,8 +626,8 @@ class TestArguments:
         ("ask", "expected"),
         [
             (lambda t: t.alter_properties(["x"]), "expected a mapping"),
-            (lambda t: t.alter_properties(removed=5), "expected a list of property names"),
-            (lambda t: t.alter_properties(removed="comment"), "expected a list of property names"),
+            (lambda t: t.alter_properties(removed=5), "expected a list of names"),
+            (lambda t: t.alter_properties(removed="comment"), "expected a list of names"),
             (lambda t: t.alter_properties(removed=[5]), "expected a list of property names"),
             (lambda t: t.alter(comments={"id": 5}), "expected a text or None for each column"),
             (lambda t: t.maintain(grace_ms="1d"), "grace_ms is '1d', expected milliseconds"),
@@ -635,8 +635,8 @@ class TestArguments:
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
             (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
             (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
-            (lambda t: t.forget_transactions(5), "expected texts"),
-            (lambda t: t.forget_transactions(["app"]), "expected texts"),
+            (lambda t: t.forget_transactions(5), "expected a text"),
+            (lambda t: t.forget_transactions(["app"]), "expected a text"),
             (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),
         ],
     )

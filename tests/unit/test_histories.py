@@ -6,47 +6,14 @@ import shutil
 
 import pytest
 
-from faults.sim import sim_world
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.anchors import HistoryMark, Relation
 from streamhouse_spark.paths import commit_key
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.warehouse import Warehouse
+from unit.restored_place import Place
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-class Place:
-    """One place for a warehouse, whose content can be put back as it was."""
-
-    def __init__(self, kind, folder, clock, seed=0):
-        self._clock, self._seeds = clock, iter(range(seed, seed + 1000))
-        self._folder = folder
-        if kind == "local":
-            self.storage = LocalStorage(str(folder / "warehouse"), fsync=False, world=sim_world(seed + 999, clock))
-        else:
-            self.storage = MemoryStorage(sim_world(seed + 999, clock))
-
-    def open(self):
-        """As another process."""
-        return Warehouse("wh", storage=self.storage, world=sim_world(next(self._seeds), self._clock))
-
-    def backup(self):
-        if isinstance(self.storage, MemoryStorage):
-            return dict(self.storage._objects)
-        to = self._folder / f"backup{next(self._seeds)}"
-        shutil.copytree(self._folder / "warehouse", to)
-        return to
-
-    def restore(self, backup):
-        if isinstance(self.storage, MemoryStorage):
-            self.storage._objects = dict(backup)
-        else:
-            shutil.rmtree(self._folder / "warehouse")
-            shutil.copytree(backup, self._folder / "warehouse")
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -200,6 +167,19 @@ class TestTheLog:
         place.restore(backup)
         with pytest.raises(DifferentHistoryError):
             table.append([{"id": 11}])
+        assert self.ids(place) == [1]
+
+    def test_elsewhere_once_it_was_idle_for_a_minute(self, tmp_path, clock):
+        place = Place("memory", tmp_path, clock)
+        table = place.open().create_table("d.t", "id BIGINT")
+        table.append([{"id": 1}])
+        backup = place.backup()
+        table.append([{"id": 10}])
+        place.restore(backup)
+        clock.advance(commit_log.FLOOR_CHECK_MS + 1)
+        with pytest.raises(DifferentHistoryError):
+            table.append([{"id": 11}])
+        assert commit_log.FLOOR_CHECK_MS == 60_000
         assert self.ids(place) == [1]
 
     def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):

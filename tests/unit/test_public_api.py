@@ -22,6 +22,7 @@ NAMES = {
     "InvalidOptionError",
     "LakeMismatchError",
     "LakeRolledBackError",
+    "LogPosition",
     "MissingExtraError",
     "OffsetRange",
     "OffsetsTrimmedError",

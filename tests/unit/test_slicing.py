@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import slicing
@@ -255,3 +256,41 @@ def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
     parts = list(slicing.slices(rows))
     assert pa.concat_tables(parts) == rows
     assert max(part.nbytes for part in parts) <= SLICE_BYTES
+
+
+class TestBlanks:
+    """CHAR(n): what is written is larger than what was given."""
+
+    @pytest.mark.parametrize("key", [(), ("id",)])
+    def test_texts_with_blanks_come_in_slices(self, wh, monkeypatch, key):
+        real, largest = pc.utf8_rpad, []
+
+        def pad(texts, *args):
+            found = real(texts, *args)
+            largest.append(found.nbytes)
+            return found
+
+        monkeypatch.setattr(pc, "utf8_rpad", pad)
+        table = wh.create_table("t", "id BIGINT NOT NULL, c CHAR(100)", primary_key=key)
+        texts = [None if i % 9 == 0 else "é" * (i % 3) for i in range(ROWS)]
+        (table.upsert if key else table.append)(pa.table({"id": range(ROWS), "c": pa.array(texts)}))
+        assert table.to_arrow().sort_by("id")["c"].to_pylist() == [t if t is None else t.ljust(100) for t in texts]
+        assert len(largest) > 10
+        assert max(largest) <= SLICE_BYTES + 100
+
+    def test_a_text_that_is_too_long_is_named_by_its_row(self, wh):
+        table = wh.create_table("t", "id BIGINT, c CHAR(100)")
+        rows = [{"id": i, "c": "x" * (101 if i == 50 else 1)} for i in range(ROWS)]
+        with pytest.raises(SchemaMismatchError, match="the text in row 50 of these rows has 101 characters"):
+            table.append(rows)
+
+    def test_rows_that_blanks_make_too_large_are_refused(self, wh, monkeypatch):
+        monkeypatch.setattr(slicing, "ROW_BYTES_MAX", 1000)
+        wide = wh.create_table("wide", "id BIGINT, c CHAR(2000)")
+        both = wh.create_table("both", "id BIGINT, c CHAR(600), d CHAR(600)")
+        with pytest.raises(SchemaMismatchError, match=r"'c' of default\.wide is char\(2000\), .* row 1 .*VARCHAR"):
+            wide.append([{"id": 1, "c": None}, {"id": 2, "c": "x"}])
+        with pytest.raises(SchemaMismatchError, match="a row may have 1000"):
+            both.append([{"id": 1, "c": "x", "d": "y"}])
+        assert wide.append([{"id": 1, "c": None}])
+        assert (both.refresh().version, len(wide.to_arrow())) == (1, 1)

@@ -30,7 +30,7 @@ streamhouse demo --fast
 streamhouse demo --warehouse /tmp/flights --rows 50000
 """,
 )
-@click.option("--fast", is_flag=True, help="Under a minute instead of under three.")
+@click.option("--fast", is_flag=True, help="Let the flights stream in within 15 seconds instead of 80.")
 @click.option("--rows", type=click.IntRange(min=1), help="Only so many flights.")
 @click.option("--seconds", type=click.IntRange(min=1), help="How long the flights take to stream in.")
 @click.pass_obj

@@ -66,7 +66,8 @@ def compact(session: Session, table: str, *, dry_run: bool) -> None:
     """Join small files of the lake, and remove deleted rows from them.
 
     Works by bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older
-    snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false.
+    snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false; for an adopted lake,
+    where it is true.
     """
     opened = session.warehouse.table(table)
     report = opened.lake.compact(dry_run=dry_run)
@@ -100,7 +101,7 @@ def expire_snapshots(
     """Drop old snapshots of the lake, and the files that only they need.
 
     Those that a tag or a branch names stay. The tiering service does it unless table.datalake.auto-expire-snapshot is
-    false.
+    false; for an adopted lake, where it is true.
     """
     opened = session.warehouse.table(table)
     moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)

@@ -247,8 +247,8 @@ def append(
     """Add the rows of files to a table; upsert them where it has a primary key.
 
     Files are Parquet, Arrow, CSV or JSON Lines; - is standard input. All rows become visible in one commit, or none.
-    Columns match by name; a missing one becomes null. Prints the
-    offsets that the rows got, bucket by bucket, as half-open ranges.
+    Columns match by name; a missing one has its default, or is null. Prints the offsets that the rows got, bucket by
+    bucket, as half-open ranges.
     """
     if (txn_app_id is None) != (txn_version is None):
         raise click.UsageError("--txn-app-id and --txn-version go together")

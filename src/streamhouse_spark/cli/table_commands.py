@@ -213,8 +213,8 @@ def create(
 ) -> None:
     """Create a table, its database and, if need be, the warehouse.
 
-    Columns match by name when rows are written. Properties keep Apache Fluss's names; `streamhouse describe` shows
-    those that are set. A table has a lake unless table.datalake.enabled=false.
+    Columns match by name when rows are written. Properties that Apache Fluss has too have its names; `streamhouse
+    describe` shows those that are set. A table has a lake unless table.datalake.enabled=false.
     """
     if (schema is None) == (like is None):
         raise click.UsageError("give the columns with either --schema or --like")

@@ -50,6 +50,7 @@ from streamhouse_spark.log.staging import (
     written_fits,
 )
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.stored_objects import is_to_be_looked_for, require_stored
 from streamhouse_spark.model import BucketOffsets, Transaction
 from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.paths import segment_key
@@ -249,11 +250,13 @@ def commit_intents(
             "write them again",
         )
     segments = staged.segments if staged else ()
+    uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
+    if staged is not None and uuids and is_to_be_looked_for(table.storage, staged.staged_ms):
+        require_stored(table.storage, table.state, uuids)
     offsets = _committed(table, plan, segments, whole(messages), transaction, read=read)
-    for segment in segments:
-        if segment.segment.uuid is not None:
-            with suppress(StorageError):  # no record names it: cleaning takes it, if not now
-                table.storage.delete(segment_key(table.uuid, segment.segment.uuid))
+    for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
+        with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+            table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 
 
@@ -289,6 +292,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     adapter = Adapter(written, wanted)
     records = InlineRecords(table.storage, table.uuid)
+    records.expect(staged.segment for staged in segments)
     for staged in segments:
         segment = staged.segment
         if staged.inline_rows is not None:

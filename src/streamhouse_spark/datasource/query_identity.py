@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import xxhash
 
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
-from streamhouse_spark.log.names import other_tables
+from streamhouse_spark.log.names import other_table
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import name_sum
 from streamhouse_spark.model import StreamBatch, Transaction
@@ -61,16 +61,16 @@ def begins_under_used_name(table: Table, batch: Transaction) -> bool:
     """
     if _knows(table.state, batch) or _knows(table.refresh(), batch):
         return False
-    others = other_tables(table.storage, table.path, table.uuid)
-    if others and batch.version > 0:
+    other = other_table(table.storage, table.path, table.uuid)
+    if other is not None and batch.version > 0:
         entry = f"Transaction({batch.app_id!r}, {batch.version - 1}, {batch.owner!r})"
         raise TableNotFoundError(
             f"batch {batch.version} of stream {batch.app_id}: table {table.name} ({table.uuid}) has none of its "
-            f"earlier batches, and the name meant table {others[-1]} before: the stream's table was dropped and "
+            f"earlier batches, and the name meant table {other} before: the stream's table was dropped and "
             "created again, or renamed. Nothing was written. Start with a new checkpointLocation to write all rows; "
             f"or, to go on without those of earlier batches, first run Table.append([], transaction={entry})",
         )
-    return bool(others)
+    return other is not None
 
 
 def _knows(state: TableState, batch: Transaction) -> bool:

@@ -31,6 +31,7 @@ from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
 from streamhouse_spark.lake.split_read import read_split as read_lake_split
 from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
 from streamhouse_spark.log.scan import read_split, require_not_truncated
+from streamhouse_spark.log.segment_reader import InlineRecords
 from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.schema import TableSchema
@@ -45,15 +46,17 @@ def read_plan(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of all pieces, each with the metadata columns and then the plan's columns."""
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    records = InlineRecords(table.storage, table.uuid)
+    records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
     if plan.binlog_start is not None:
-        changes = (batch for piece in plan.pieces for batch in _read(table, plan, piece, CHANGELOG_FIELDS))
+        changes = (batch for piece in plan.pieces for batch in _read(table, plan, piece, CHANGELOG_FIELDS, records))
         yield from binlog_batches(_from(changes, plan.binlog_start), plan.schema.arrow)
         return
     if plan.keyed is not None:
         yield from read_keyed_pieces(table, plan, plan.keyed)
         return
     for piece in plan.pieces:
-        yield from _read(table, plan, piece, metadata, fail_on_data_loss=fail_on_data_loss)
+        yield from _read(table, plan, piece, metadata, records, fail_on_data_loss=fail_on_data_loss)
 
 
 def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
@@ -65,13 +68,19 @@ def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBa
 
 
 def _read(
-    table: Table, plan: ReadPlan, piece: Piece, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
+    table: Table,
+    plan: ReadPlan,
+    piece: Piece,
+    metadata: Sequence[pa.Field],
+    records: InlineRecords,
+    *,
+    fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     match piece:
         case LogPiece(split):
             has_changes = split.has_changes
             wanted = TableSchema((CHANGE_COLUMN, *plan.schema.columns)) if has_changes else plan.schema
-            for found in read_split(table.storage, split, wanted):
+            for found in read_split(table.storage, split, wanted, records=records):
                 yield with_metadata(found, metadata) if metadata or has_changes else found.batch
         case LakePiece(split, _):
             assert plan.projection is not None

@@ -16,7 +16,8 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.anchors import HistoryMark
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.log.shared_object import grouped, stage_group
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.rows import filled
 from streamhouse_spark.schema import TableSchema
@@ -140,18 +141,20 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
     fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
     if fits and all(len(found) == 1 for found in inline.values()):
         return staged
-    joined = [_joined(table, staged, bucket, found, inline=fits) for bucket, found in sorted(inline.items())]
+    if staged.schema_id not in table.state.schemas:
+        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+    rows = ((bucket, _joined(table, staged, found)) for bucket, found in sorted(inline.items()))
+    shape = table.segment_shape(table.state).of_schema(staged.schema_id, table.state.schemas)
+    if fits:
+        joined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+    else:
+        joined = []
+        for group in grouped(rows, lambda part: part[1].nbytes):
+            joined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
     objects = [s for s in staged.segments if s.inline_rows is None]
     return replace(staged, segments=(*objects, *joined))
 
 
-def _joined(table: Table, staged: Staged, bucket: int, found: list[StagedSegment], *, inline: bool) -> StagedSegment:
-    if staged.schema_id not in table.state.schemas:
-        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+def _joined(table: Table, staged: Staged, found: list[StagedSegment]) -> pa.Table:
     schema = table.state.schemas[staged.schema_id].arrow
-    rows = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])
-    state = table.state
-    shape = table.segment_shape(state).of_schema(staged.schema_id, state.schemas)
-    if inline:
-        return stage_inline(rows, bucket, shape)
-    return stage_object(table.storage, table.uuid, table.world.ids.new_uuid(), rows, bucket, shape)
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])

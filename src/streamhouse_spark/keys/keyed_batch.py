@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from streamhouse_spark import slicing
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.keys.key_codec import as_numbers
+from streamhouse_spark.keys.key_heads import KeyHeads
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -91,17 +92,22 @@ class KeyedBatch:
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
 
     def has(self, keys: pa.BinaryArray) -> Bools:
-        """Which of some keys the batch has."""
+        """Which of some keys the batch has; its own are looked through once, however often it is asked."""
+        if not len(self):
+            return np.zeros(len(keys), np.bool_)
         mine, others = self._numbers, as_numbers(keys)
         if mine is None or others is None:
-            found: Bools = pc.is_in(keys, value_set=self.keys).to_numpy(zero_copy_only=False)
-            return found
+            return self._heads.have(keys)
         there: Bools = mine[np.minimum(np.searchsorted(mine, others), len(mine) - 1)] == others
         return there
 
     @cached_property
     def _numbers(self) -> npt.NDArray[np.uint64] | None:
         return as_numbers(self.keys)
+
+    @cached_property
+    def _heads(self) -> KeyHeads:
+        return KeyHeads(self.keys)
 
     @cached_property
     def ends(self) -> Places:

@@ -105,17 +105,18 @@ class KeyedWriter:
             appended = self._actions(staged, state, time_ms, transaction, rewrites=rewrites)
             return (*emptying, *appended)
 
-        committed = self._committed(plan, transaction)
+        staged_ms = min((p.staged_ms for p in ready.values()), default=None)
+        committed = self._committed(plan, transaction, staged_ms)
         if committed.replay_of is not None:
             return BucketOffsets(committed.replay_of.offsets), committed.state
         self._apply(staged, committed.state)
         found = {bucket: s.offsets for bucket, s in staged.items()}
         return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
 
-    def _committed(self, plan: Plan, transaction: Transaction | None) -> Committed:
+    def _committed(self, plan: Plan, transaction: Transaction | None, staged_ms: int | None) -> Committed:
         for _ in range(TRIES_MAX):
             try:
-                return self.log.commit(plan, transaction=transaction)
+                return self.log.commit(plan, transaction=transaction, staged_ms=staged_ms)
             except TabletAheadError:
                 self.log.refresh()
         raise CommitConflictError(

@@ -79,7 +79,7 @@ def write_snapshots(
             if _is_news(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
         ]
 
-    committed = log.commit(plan)
+    committed = log.commit(plan, staged_ms=began_ms)
     return sum(committed.state.snapshots.get(s.bucket) == s for s in written)
 
 

@@ -22,7 +22,8 @@ from streamhouse_spark.kv.merge import MergeEngine
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.log.shared_object import grouped, stage_group
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
@@ -165,23 +166,25 @@ class ChangeStager:
         return found.values
 
     def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Small ones travel in the record. Of the others each waits for the store, so they are written side by side."""
+        """Small ones travel in the record. Others wait for the store: their objects are written side by side."""
         schema = state.written_schema(self.layout.schema_id).arrow
         found: dict[int, StagedSegment] = {}
-        large: list[tuple[int, str, pa.Table]] = []
+        large: list[tuple[int, pa.Table]] = []
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
             if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
                 found[bucket] = stage_inline(rows, bucket, self.shape)
             else:
-                large.append((bucket, self.world.ids.new_uuid(), rows))
+                large.append((bucket, rows))
+        groups = [(self.world.ids.new_uuid(), group) for group in grouped(large, lambda part: part[1].nbytes)]
 
-        def store(of_bucket: tuple[int, str, pa.Table]) -> StagedSegment:
-            bucket, uuid, rows = of_bucket
-            return stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.shape)
+        def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
+            uuid, group = named
+            return stage_group(self.storage, state.table_uuid, uuid, group, self.shape)
 
-        stored = in_parallel(store, large)
-        return found | {bucket: segment for (bucket, _, _), segment in zip(large, stored, strict=True)}
+        for staged in in_parallel(store, groups):
+            found |= {one.segment.bucket: one for one in staged}
+        return found
 
 
 def place_of(state: TableState, bucket: int) -> Place:

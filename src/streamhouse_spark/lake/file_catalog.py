@@ -8,10 +8,10 @@
     <table>/metadata/floors/<N>           versions below N are void and may be deleted
 
 It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
-by reading N+1, N+2, … from the hint on, never by listing versions; "N+1 is absent" means the newest only if the newest
-floor, read afterwards, is at most N. A slot whose file was deleted could be taken again by a writer that slept, so
-versions are deleted only a day after a floor above them was stored, and a writer that took longer than a minute looks
-at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+from the hint on, two looks for each time that the distance doubles, never by a listing; "N+1 is absent" means the
+newest only if the newest floor, read afterwards, is at most N. A slot whose file was deleted could be taken again by a
+writer that slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer
+than a minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from streamhouse_spark.lake.iceberg_io import StorageFileIO
 from streamhouse_spark.lake.iceberg_metadata import parsed, remember, updated
 from streamhouse_spark.lake.iceberg_moved import Move, moved_metadata
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.log.chains import last_reached
 from streamhouse_spark.log.home import moved_error
 from streamhouse_spark.places import is_same_place, recorded_root
 from streamhouse_spark.storage import Storage
@@ -312,16 +313,19 @@ class FileCatalog(MetastoreCatalog):
             ) from error
 
     def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:
-        """Version ``start`` or its newest successor; None when ``start`` is absent."""
-        found = None
-        number = start
-        while True:
+        """Version ``start`` or its newest successor; None when ``start`` is absent.
+
+        Versions are deleted oldest first, so between two that are there none is missing.
+        """
+
+        def read(number: int) -> tuple[int, bytes] | None:
             try:
-                data = self._storage.read(_version_key(key, number))
+                return number, self._storage.read(_version_key(key, number))
             except ObjectNotFoundError:
-                return found
-            found = (number, data)
-            number += 1
+                return None
+
+        found = read(start)
+        return None if found is None else last_reached(read, start, found)
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
         """Store version ``number``; None when another writer has it. Raises `CommitStateUnknownException`."""

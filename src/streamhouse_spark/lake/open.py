@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import MissingExtraError
@@ -24,7 +25,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
     """
     properties = state.parsed
     spec = LakeTableSpec.of(state)
-    try:
+    with lake_library(properties.datalake_format, f"table {state.name}"):
         if properties.datalake_format == "paimon":
             from streamhouse_spark.lake.paimon import PaimonLake
 
@@ -32,25 +33,18 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         from streamhouse_spark.lake.iceberg import IcebergLake
 
         return IcebergLake(storage, spec, settings=settings, world=world)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("streamhouse_spark"):
-            raise  # a module of our own is missing: no extra brings it
-        lake = properties.datalake_format
-        raise MissingExtraError(
-            f"table {state.name} has {'an Iceberg' if lake == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
-            f"installed; run: pip install 'streamhouse-spark[{lake}]'"
-        ) from error
 
 
 def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
-    """How lake tables of a format are adopted. Raises `ModuleNotFoundError` without the lake's library."""
-    if lake_format == "paimon":
-        from streamhouse_spark.lake.paimon_adopt import PaimonAdoption
+    """How lake tables of a format are adopted. Raises `MissingExtraError` without the lake's library."""
+    with lake_library(lake_format, "an adopted table"):
+        if lake_format == "paimon":
+            from streamhouse_spark.lake.paimon_adopt import PaimonAdoption
 
-        return PaimonAdoption(storage, settings, world)
-    from streamhouse_spark.lake.iceberg_adopt import IcebergAdoption
+            return PaimonAdoption(storage, settings, world)
+        from streamhouse_spark.lake.iceberg_adopt import IcebergAdoption
 
-    return IcebergAdoption(storage, settings, world)
+        return IcebergAdoption(storage, settings, world)
 
 
 def lake_relocation(
@@ -79,3 +73,17 @@ def file_shape(context: WriteContext) -> FileShape:
     from streamhouse_spark.lake.iceberg_data_file import WriteShape
 
     return WriteShape.from_json(context.lake)
+
+
+@contextmanager
+def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
+    """Import a lake's modules inside. Raises `MissingExtraError` where its library is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("streamhouse_spark"):
+            raise  # a module of our own is missing: no extra brings it
+        raise MissingExtraError(
+            f"{owner} has {'an Iceberg' if lake_format == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
+            f"installed; run: pip install 'streamhouse-spark[{lake_format}]'"
+        ) from error

@@ -4,9 +4,9 @@
 file is read back and its commit compared: mine means committed, another's means that the race was lost, absent means
 that nothing happened yet. Paimon's own way, a rename behind a look whether the file is there, lets two processes win.
 
-**The newest** snapshot is found by reading N+1, N+2, … from where the hint ``LATEST`` points, or where a listing does.
-Other engines expire the oldest snapshots. So a number that was taken once may be free again, and a writer that slept
-could take it: a put counts only if the snapshot below it is still there, or nothing newer is.
+**The newest** snapshot is found from where the hint ``LATEST`` points, or a listing does, by two looks for each time
+that the distance doubles. Other engines expire the oldest snapshots. So a number that was taken once may be free again,
+and a writer that slept could take it: a put counts only if the snapshot below it is still there, or nothing newer is.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.snapshot_times import own_ms
+from streamhouse_spark.log.chains import last_reached
 from streamhouse_spark.storage import Storage
 
 SNAPSHOT_PREFIX = "snapshot-"
@@ -49,12 +50,7 @@ class SnapshotFolder:
         current = self.find(hint) if hint else None
         if current is None:
             current = self._newest_listed() or self.find(1)
-        while current is not None:
-            following = self.find(current.id + 1)
-            if following is None:
-                return current
-            current = following
-        return None
+        return None if current is None else last_reached(self.find, current.id, current)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """The snapshot, or None where there is none of that number (yet, or any more). Raises `CorruptDataError`."""

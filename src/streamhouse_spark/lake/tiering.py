@@ -35,7 +35,7 @@ from streamhouse_spark.lake.healing import warn_of_healed
 from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.model import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
-from streamhouse_spark.lake.open import file_shape
+from streamhouse_spark.lake.open import file_shape, lake_library
 from streamhouse_spark.lake.parquet_read import FilesAt
 from streamhouse_spark.lake.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
@@ -264,12 +264,16 @@ def _healed(files: Sequence[LakeFile]) -> int:
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
-    """Write one task's files; what an executor does. Durable when this returns, visible to nobody."""
-    if task.context.primary_key:
-        return _run_keyed_task(storage, settings, world, task)
-    shape = file_shape(task.context)
-    files = lake_files(storage, settings, shape.data_location)
-    return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+    """Write one task's files; what an executor does. Durable when this returns, visible to nobody.
+
+    Raises `MissingExtraError` where the executor has no library of the lake.
+    """
+    with lake_library(task.context.lake["format"], "the table to be tiered"):
+        if task.context.primary_key:
+            return _run_keyed_task(storage, settings, world, task)
+        shape = file_shape(task.context)
+        files = lake_files(storage, settings, shape.data_location)
+        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
 
 
 def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from streamhouse_spark.errors import FormatVersionError
+from streamhouse_spark.log.anchors import HistoryMark
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.schema import TableSchema
+
+COPY: Final = "copy"
+"""The kind of a `Create` with ``former_uuids``: older versions of this package leave them out, and so know none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ class MoveConsumer:
 
     consumer_id: str
     offsets: Mapping[int, int] | None
+    history: HistoryMark | None = None
+    """The newest record with rows that the log had when the offsets were taken; None in older records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +235,15 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
     return out
 
 
+def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
+    """The kind of an action with these segments.
+
+    Where they share objects it has a name of its own: a version of this package that does not know of that would delete
+    an object with the first of its segments, so it is stopped here.
+    """
+    return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
+
+
 def without_rows(action: Action, payload: Payload) -> Action:
     """The action as it reads back from storage: inline rows move to the payload, their segments say where."""
     if not isinstance(action, Append) or not action.inline_rows:
@@ -250,7 +265,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": "create",
+                "type": COPY if action.former_uuids else "create",
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -260,10 +275,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
             }
         case Append(segments):
-            return {"type": "append", "segments": [segment_to_json(s, payload) for s in segments]}
+            return {"type": _of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
         case Replace(bucket, start, end, segments):
             return {
-                "type": "replace",
+                "type": _of_parts("replace", segments),
                 "bucket": bucket,
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
@@ -296,28 +311,23 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "forget", "app_ids": list(app_ids)}
         case ExpireTransactions(app_ids):
             return {"type": "expire", "app_ids": list(app_ids)}
-        case MoveConsumer(consumer_id, offsets):
+        case MoveConsumer(consumer_id, offsets, history):
             moved = None if offsets is None else _to_json_map(offsets)
-            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved}
+            mark = {"history": list(history)} if history is not None else {}
+            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
-            return {"type": "kv", **snapshot_to_json(action, payload)}
+            return {"type": _of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
         case "create":
-            return Create(
-                data["name"],
-                TableSchema.from_json(data["columns"]),
-                tuple(data["partition_by"]),
-                data["buckets"],
-                data["properties"],
-                data["lake_location"],
-                tuple(data.get("former_uuids", ())),
-            )
-        case "append":
+            return _create_from_json(data)
+        case "copy":
+            return _create_from_json(data)
+        case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
-        case "replace":
+        case "replace" | "replace-parts":
             start, end = data["range"]
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
         case "trim":
@@ -350,14 +360,27 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return ExpireTransactions(tuple(data["app_ids"]))
         case "consumer":
             offsets = data["offsets"]
-            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets))
-        case "kv":
+            mark = HistoryMark.from_json(data["history"]) if "history" in data else None
+            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
+        case "kv" | "kv-parts":
             return snapshot_from_json(data, payload)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
                 "streamhouse-spark"
             )
+
+
+def _create_from_json(data: Mapping[str, Any]) -> Create:
+    return Create(
+        data["name"],
+        TableSchema.from_json(data["columns"]),
+        tuple(data["partition_by"]),
+        data["buckets"],
+        data["properties"],
+        data["lake_location"],
+        tuple(data.get("former_uuids", ())),
+    )
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:

@@ -1,14 +1,18 @@
 """Chains of objects that are numbered without a gap and never deleted: the last one, in few requests.
 
-Number N is put only by who saw N-1, so what lies between two that are there is there too, and the end can be searched.
+Also of those whose oldest are deleted, from one that is there on. Number N is put only by who saw N-1, so what lies
+between two that are there is there too, and the end can be searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage import Storage
+
+Found = TypeVar("Found")
 
 
 def last_number(is_there: Callable[[int], bool], first: int) -> int:
@@ -28,6 +32,22 @@ def last_number(is_there: Callable[[int], bool], first: int) -> int:
         else:
             high = middle
     return low
+
+
+def last_reached(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
+    """What ``read`` gives for the end of the run that begins at ``first``, for which it gave ``newest``.
+
+    It gives None for a number that is not there.
+    """
+
+    def is_there(number: int) -> bool:
+        nonlocal newest
+        found = read(number)
+        newest = newest if found is None else found  # a number that is there is behind all that were there before
+        return found is not None
+
+    last_number(is_there, first)
+    return newest
 
 
 def last_object(storage: Storage, key_of: Callable[[int], str]) -> tuple[int, bytes]:

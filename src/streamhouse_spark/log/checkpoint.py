@@ -20,13 +20,17 @@ from streamhouse_spark.log.actions import Payload
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.state_json import state_from_json, state_to_json
-from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_number
+from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_numbers
 from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
 
 PAST_VERSION = 2
 """Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
+NEWEST_VERSION = 3
+"""Of a checkpoint with segments that share objects, which an older version of this package would delete with the first
+of these segments; and of a copy's: there the lake's files of before would be another engine's, and `drop_partition`
+would drop their rows behind the call too."""
 
 LANDMARK_EVERY = 256
 """Every so many floors there is one that is never deleted."""
@@ -65,8 +69,14 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    version = PAST_VERSION if state.past_transactions else None
-    return encode_frame("checkpoint", header, payload.parts, version=version)
+    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+
+
+def _version(state: TableState) -> int | None:
+    """The oldest format that says all of the state."""
+    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+        return NEWEST_VERSION
+    return PAST_VERSION if state.past_transactions else None
 
 
 def as_stored(state: TableState) -> TableState:
@@ -85,7 +95,7 @@ def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     where = f"{url}/{checkpoint_key(table_uuid, number)}"
-    frame = decode_frame("checkpoint", data, where, newest=PAST_VERSION)
+    frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
     state = state_from_json(frame.header, frame.payload)
     if state.version != number or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
@@ -128,8 +138,7 @@ def find_checkpoint(
 
 
 def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
-    numbers = (parse_number(name) for name in storage.list_names(checkpoints_prefix(table_uuid)))
-    return sorted(n for n in numbers if n is not None)
+    return parse_numbers(storage.list_names(checkpoints_prefix(table_uuid)))
 
 
 def _hinted_number(storage: Storage, table_uuid: str) -> int | None:

@@ -28,15 +28,14 @@ from streamhouse_spark.log.actions import Action, Condemn, Purge
 from streamhouse_spark.log.checkpoint import list_checkpoints, write_floor
 from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS, CommitLog
 from streamhouse_spark.log.floors import settled_floor, superfluous_floors
-from streamhouse_spark.log.state import TableState, referenced_keys
+from streamhouse_spark.log.state import TableState, manifest_keys, referenced_keys
 from streamhouse_spark.log.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.paths import (
     checkpoint_key,
     commit_key,
     commits_prefix,
-    manifest_key,
     manifests_prefix,
-    parse_number,
+    parse_numbers,
     segments_prefix,
     table_prefix,
 )
@@ -113,7 +112,7 @@ def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int
     effective = settled_floor(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
     if not effective:
         return
-    numbers = [n for n in map(parse_number, storage.list_names(commits_prefix(log.table_uuid))) if n is not None]
+    numbers = parse_numbers(storage.list_names(commits_prefix(log.table_uuid)))
     records = [commit_key(log.table_uuid, n) for n in numbers if n < effective]
     listed = list_checkpoints(storage, log.table_uuid)
     checkpoints = [checkpoint_key(log.table_uuid, n) for n in listed[:-CHECKPOINTS_KEPT] if n < effective]
@@ -139,7 +138,7 @@ def _condemn_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: in
     floor = log.check_floor()
 
     def orphans(state: TableState) -> tuple[str, ...]:
-        named = referenced_keys(state) | {manifest_key(uuid, m) for n, m in state.manifests.items() if n >= floor}
+        named = referenced_keys(state) | manifest_keys(state, at_least=floor)
         return tuple(k for k in old if k not in named and k not in state.condemned)
 
     report.condemned.extend(orphans(log.state))

@@ -45,6 +45,7 @@ from streamhouse_spark.log.checkpoint import TOMBSTONE, find_checkpoint, write_c
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.record import Record, encode_record, has_record, read_record
 from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.log.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.transaction_outcome import stored_outcome
 from streamhouse_spark.log.transactions import TransactionEntry, name_sum
 from streamhouse_spark.model import Transaction
@@ -174,14 +175,16 @@ class CommitLog:
             f"up{found}; restore one of these files",
         )
 
-    def commit(self, plan: Plan, *, transaction: Transaction | None = None) -> Committed:
+    def commit(self, plan: Plan, *, transaction: Transaction | None = None, staged_ms: int | None = None) -> Committed:
         """Commit what ``plan`` makes of the newest state, as one record.
 
         Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
-        returns its first outcome.
+        returns its first outcome. ``staged_ms`` is the store time at which staging began of what the plan names; by
+        default it began with this call.
 
         Raises:
-            CommitConflictError: too many lost races; nothing was written, trying again is safe.
+            CommitConflictError: too many lost races, or what was staged is gone; nothing was written, trying again is
+                safe.
             CommitStateUnknownError: storage failed before it could be seen whether the record is there.
             StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
             TransactionConflictError: the application id belongs to another query.
@@ -189,17 +192,19 @@ class CommitLog:
             TableNotFoundError: the table was dropped.
         """
         committed: Committed | None = None
+        if staged_ms is None:
+            staged_ms = self._storage.now_ms()
         while committed is None:
             attempt = self._world.ids.new_uuid()
             try:
-                committed = self._commit(plan, transaction, attempt)
+                committed = self._commit(plan, transaction, attempt, staged_ms)
             finally:
                 self._attempts.pop(attempt, None)
         if committed.state is not committed.before:
             self._checkpoint_if_due(committed.state)
         return committed
 
-    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str) -> Committed | None:
+    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str, staged_ms: int) -> Committed | None:
         """One attempt, however many races it loses. None when it won a number below a floor: its record is void."""
         failures = conflicts = refusals = 0
         while True:
@@ -215,6 +220,7 @@ class CommitLog:
                 if not actions:
                     return Committed(before, before)
                 _require_live(before, actions)
+                self._require_stored(before, actions, staged_ms)
                 record = Record(
                     number=before.version + 1,
                     table_uuid=self._table_uuid,
@@ -337,6 +343,16 @@ class CommitLog:
         if stored.attempt == record.attempt and not isinstance(failure, ObjectExistsError):
             self._make_durable(record, failure)
         return stored, failure
+
+    def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
+        """A last look before a record names objects: nobody restored the table while they were staged.
+
+        Raises `DifferentHistoryError`, `CommitConflictError`.
+        """
+        uuids = staged_uuids(actions)
+        if uuids and is_to_be_looked_for(self._storage, staged_ms):
+            self._require_standing(before, is_certain=self._storage.local_path("") is not None)
+            require_stored(self._storage, before, uuids)
 
     def _make_durable(self, record: Record, failure: StorageError) -> None:
         """The record is visible although storage reported a failure; before acknowledging, be sure that it stays."""

@@ -8,6 +8,7 @@ from typing import Any
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.actions import Action, MoveConsumer
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.position import LogPosition, require_position
 from streamhouse_spark.log.retention import CONSUMER_RENEW_MS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import is_unicode
@@ -20,6 +21,7 @@ def move_consumer(
     there: Callable[[TableState], TableState],
 ) -> None:
     """See `Table.move_consumer`. **Commit point:** one record. ``there`` raises for a table that was dropped."""
+    require_position(log, offsets, f"the position of consumer {consumer_id!r}")
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         _check_consumer(there(state), consumer_id, offsets)
@@ -27,12 +29,23 @@ def move_consumer(
         if known is None:
             unchanged = offsets is None
         else:
-            unchanged = known.offsets == offsets and time_ms - known.time_ms < CONSUMER_RENEW_MS
+            unchanged = (
+                offsets is not None and known.offsets == dict(offsets) and time_ms - known.time_ms < CONSUMER_RENEW_MS
+            )
         if unchanged:
             return ()
-        return (MoveConsumer(consumer_id, dict(offsets) if offsets is not None else None),)
+        if offsets is None:
+            return (MoveConsumer(consumer_id, None),)
+        history = offsets.history if isinstance(offsets, LogPosition) else state.anchors.rows
+        return (MoveConsumer(consumer_id, dict(offsets), history),)
 
     log.commit(plan)
+
+
+def consumer_position(state: TableState, consumer_id: str) -> LogPosition | None:
+    """See `Table.consumer_position`."""
+    known = state.consumers.get(consumer_id)
+    return None if known is None else LogPosition(state.table_uuid, known.offsets, known.history)
 
 
 def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:

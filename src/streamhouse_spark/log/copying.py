@@ -7,6 +7,8 @@ in the old log, put only where the new log holds all before it. Until a name poi
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,23 +18,25 @@ import xxhash
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
-from streamhouse_spark.log.actions import Action, Bury, Drop
-from streamhouse_spark.log.checkpoint import TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
+from streamhouse_spark.log.actions import COPY, Action, Bury, Drop
+from streamhouse_spark.log.checkpoint import NEWEST_VERSION, TOMBSTONE, list_checkpoints, write_checkpoint, write_floor
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.floors import newest_floor
 from streamhouse_spark.log.frame import decode_frame, encode_frame
-from streamhouse_spark.log.state import TableState, referenced_keys
+from streamhouse_spark.log.state import TableState, manifest_keys, referenced_keys
 from streamhouse_spark.paths import (
     checkpoint_key,
     commit_key,
     commits_prefix,
     manifest_key,
     manifests_prefix,
-    parse_number,
+    parse_numbers,
     segments_prefix,
     table_prefix,
 )
 from streamhouse_spark.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 ROUNDS_MAX: Final = 20
 PART_BYTES: Final = 16 << 20
@@ -86,11 +90,11 @@ class _Copy:
         known = needed | listed
         for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
             self._copy_bytes(key, is_needed=key in needed)
-        known |= {manifest_key(self._old_uuid, uuid) for uuid in state.manifests.values()}
+        known |= manifest_keys(state)
         for key in sorted(key for key in known if key.startswith(manifests_prefix(self._old_uuid))):
             self._copy_frame(key, "manifest", is_needed=key in needed)
-        numbers = {parse_number(k) for k in known if k.startswith(commits_prefix(self._old_uuid))}
-        for number in sorted(n for n in numbers if n is not None and n <= state.version):
+        numbers = parse_numbers(key for key in known if key.startswith(commits_prefix(self._old_uuid)))
+        for number in numbers[: bisect_right(numbers, state.version)]:
             key = commit_key(self._old_uuid, number)
             self._copy_frame(key, "commit", is_needed=key in needed)
         for number in list_checkpoints(self._storage, self._old_uuid):
@@ -127,15 +131,23 @@ class _Copy:
         except ObjectNotFoundError as error:
             self._missing(key, error, is_needed=is_needed)
             return
+        try:
+            reframed = self._reframed(kind, data, key)
+        except CorruptDataError as error:
+            if kind != "checkpoint":
+                raise
+            logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
+            return
         with suppress(ObjectExistsError):
-            self._storage.put_if_absent(self._place(key), self._reframed(kind, data, key))
+            self._storage.put_if_absent(self._place(key), reframed)
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # else a listing lagged, or it was cleaned away
             raise CorruptDataError(f"{self._storage.url}/{key} is missing; copy the warehouse again") from error
 
     def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
-        frame = decode_frame(kind, data, f"{self._storage.url}/{key}")
+        version = NEWEST_VERSION if kind == "checkpoint" else None
+        frame = decode_frame(kind, data, f"{self._storage.url}/{key}", newest=version)
         header: dict[str, Any] = {**frame.header, "table": self._new_uuid}
         if "actions" in header:
             header["actions"] = [self._action(action) for action in header["actions"]]
@@ -145,11 +157,11 @@ class _Copy:
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
-        return encode_frame(kind, header, [bytes(frame.payload)])
+        return encode_frame(kind, header, [bytes(frame.payload)], version=version)
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        if action["type"] == "create":
-            return {**action, "former_uuids": [*action.get("former_uuids", ()), self._old_uuid]}
+        if action["type"] in ("create", COPY):
+            return {**action, "type": COPY, "former_uuids": [*action.get("former_uuids", ()), self._old_uuid]}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}
         return dict(action)

@@ -15,7 +15,7 @@ from typing import Final
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.chains import last_number
 from streamhouse_spark.log.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
-from streamhouse_spark.paths import floor_key, floors_prefix, parse_number
+from streamhouse_spark.paths import floor_key, floors_prefix, parse_numbers
 from streamhouse_spark.storage import Storage
 
 NONE: Final = 0
@@ -98,6 +98,6 @@ def superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[s
             high = middle
         else:
             first = middle
-    numbers = (parse_number(name) for name in storage.list_names(floors_prefix(table_uuid)))
+    numbers = parse_numbers(storage.list_names(floors_prefix(table_uuid)))
     passed = range(high * LANDMARK_EVERY + 1, last * LANDMARK_EVERY)
-    return [floor_key(table_uuid, n) for n in numbers if n is not None and n in passed and n % LANDMARK_EVERY]
+    return [floor_key(table_uuid, n) for n in numbers if n in passed and n % LANDMARK_EVERY]

@@ -31,6 +31,7 @@ _FIRST_LINE_BYTES_MAX = 120
 class Frame:
     header: dict[str, Any]
     payload: memoryview
+    version: int = FORMAT_VERSION
 
 
 def encode_frame(
@@ -59,4 +60,4 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
     if xxhash.xxh3_128_hexdigest(body) != match[3].decode():
         raise CorruptDataError(f"{where} ({len(data)} bytes) does not match its checksum; restore this file")
     header_end = data.index(b"\n", match.end())
-    return Frame(json.loads(data[match.end() : header_end]), memoryview(data)[header_end + 1 :])
+    return Frame(json.loads(data[match.end() : header_end]), memoryview(data)[header_end + 1 :], int(match[2]))

@@ -1,5 +1,7 @@
 """Merging adjacent small segments into large ones. Offsets, rows and commit times stay.
 
+What is still small then shares objects, where there are many buckets (`log/shared_object.py`).
+
 Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
 because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
 actions. A crash before it leaves orphans; a lost race over the inputs drops the work, not the rows.
@@ -24,13 +26,13 @@ from streamhouse_spark.log.segment_writer import (
     BATCH_ROWS_MAX,
     SegmentShape,
     one_batch,
-    write_batches,
+    write_file,
 )
+from streamhouse_spark.log.shared_object import create_shared, grouped
 from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats, united_partitions, united_stats
-from streamhouse_spark.paths import segment_key
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage import Sink, Storage
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
@@ -47,6 +49,10 @@ class MergeRun:
 
     bucket: int
     segments: tuple[Segment, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(segment.memory_bytes for segment in self.segments)
 
     @property
     def start(self) -> int:
@@ -111,16 +117,18 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     state = log.state
     began_ms = storage.now_ms()
     records = InlineRecords(storage, state.table_uuid)
-    merged = [_merged(state, storage, records, world.ids.new_uuid(), run, shape) for run in runs]
+    merged: list[tuple[MergeRun, Segment]] = []
+    for group in grouped(runs, lambda run: run.memory_bytes):
+        merged.extend(_merged_group(state, storage, records, world.ids.new_uuid(), group, shape))
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
-            for run, segment in zip(runs, merged, strict=True)
+            for run, segment in merged
             if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
         )
 
-    committed = log.commit(plan)
+    committed = log.commit(plan, staged_ms=began_ms)
     return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
 
 
@@ -132,8 +140,27 @@ def _still_live(state: TableState, run: MergeRun) -> bool:
     return all(identity(s) in live for s in run.segments)
 
 
+def _merged_group(
+    state: TableState,
+    storage: Storage,
+    records: InlineRecords,
+    uuid: str,
+    group: Sequence[MergeRun],
+    shape: SegmentShape,
+) -> list[tuple[MergeRun, Segment]]:
+    """The runs' segments in one object, which several of them share. Durable when this returns."""
+    records.expect(segment for run in group for segment in run.segments)
+    found = []
+    with create_shared(storage, state.table_uuid, uuid) as sink:
+        for run in group:
+            part = sink.begin_part() if len(group) > 1 else None
+            segment = _merged(state, storage, records, run, shape, sink)
+            found.append((run, replace(segment, uuid=uuid, part=part)))
+    return found
+
+
 def _merged(
-    state: TableState, storage: Storage, records: InlineRecords, uuid: str, run: MergeRun, shape: SegmentShape
+    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentShape, sink: Sink
 ) -> Segment:
     """One segment of the run's rows, read and written batch by batch: however large it is, few batches are held."""
     schema_id = run.segments[0].schema_id
@@ -145,9 +172,7 @@ def _merged(
         for part in read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
     )
     times = _distinct_times([at for segment in run.segments for at in _time_runs(segment, run.start)])
-    memory_bytes = sum(segment.memory_bytes for segment in run.segments)
-    key = segment_key(state.table_uuid, uuid)
-    size_bytes, index = write_batches(storage, key, schema, rows.seen(_joined(found)), memory_bytes, shape.codec, times)
+    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), run.memory_bytes, shape.codec, times)
     return replace(
         run.segments[0],
         num_rows=rows.num_rows,
@@ -155,7 +180,6 @@ def _merged(
         commit=state.version + 1,
         first_time_ms=run.segments[0].first_time_ms,
         last_time_ms=max(s.last_time_ms for s in run.segments),
-        uuid=uuid,
         inline=None,
         compressed=shape.codec != "none",
         unpacked_bytes=rows.num_bytes if shape.codec != "none" else None,

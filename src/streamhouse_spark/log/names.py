@@ -180,12 +180,21 @@ def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:
     return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
-def other_tables(storage: Storage, path: TablePath, uuid: str) -> tuple[str, ...]:
-    """The tables besides ``uuid`` that the name has ever meant, oldest first. Pointers are never deleted."""
-    found: list[str | None] = []
-    while (pointer := _read_pointer(storage, path, len(found) + 1)) is not None:
-        found.append(pointer["uuid"])
-    return tuple(dict.fromkeys(u for u in found if u is not None and u != uuid))
+def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
+    """The table besides ``uuid`` that the name meant last; None where it never meant another.
+
+    Pointers are never deleted. They are read from the last one back, to the first that says another table: behind that
+    only this table's own renamings lie.
+    """
+    number, data = last_object(storage, lambda n: name_key(path, n))
+    pointer = _decoded_pointer(storage, path, number, data) if number else None
+    while pointer is not None:
+        found: str | None = pointer["uuid"]
+        if found not in (None, uuid):
+            return found
+        number -= 1
+        pointer = _read_pointer(storage, path, number) if number else None
+    return None
 
 
 def point(

@@ -84,9 +84,9 @@ class SegmentIndex:
 class Segment:
     """Rows ``[base_offset, base_offset + num_rows)`` of a bucket.
 
-    Either an object (``uuid`` set: ``segments/<uuid>.arrow``, with an ``index``) or inline: bytes ``inline`` of the
-    payload of commit record ``commit``. A segment that is staged, not committed, has ``base_offset`` 0 and
-    ``commit`` 0; committing gives it both.
+    Either an object (``uuid`` set: ``segments/<uuid>.arrow``, with an ``index``), or ``size_bytes`` bytes of one from
+    byte ``part`` on, or inline: bytes ``inline`` of the payload of commit record ``commit``. A segment that is staged,
+    not committed, has ``base_offset`` 0 and ``commit`` 0; committing gives it both.
     """
 
     bucket: int
@@ -99,6 +99,8 @@ class Segment:
     last_time_ms: int
     uuid: str | None = None
     inline: tuple[int, int] | None = None
+    part: int | None = None
+    """Where its bytes begin in an object that it shares with other segments; None where the object is its own."""
     compressed: bool = False
     stats: Stats | None = None
     partitions: tuple[tuple[Any, ...], ...] | None = None
@@ -167,6 +169,8 @@ class Segment:
             out["segment"] = self.uuid
         if self.inline is not None:
             out["inline"] = list(self.inline)
+        if self.part is not None:
+            out["part"] = self.part
         if self.compressed:
             out["compressed"] = True
         if self.unpacked_bytes is not None:
@@ -194,6 +198,7 @@ class Segment:
             last_time_ms=data["time"][1],
             uuid=data.get("segment"),
             inline=(inline[0], inline[1]) if inline is not None else None,
+            part=data.get("part"),
             compressed=data.get("compressed", False),
             unpacked_bytes=data.get("unpacked"),
             stats=data.get("stats"),

@@ -7,7 +7,7 @@ is memory-mapped and uncompressed columns are handed out without copying; elsewh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.anchors import out_of_mixed
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.part_ranges import PartRanges
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.model import OffsetRange
@@ -80,7 +81,7 @@ def read_segment(
     if segment.uuid is None:
         batches = _inline_batches(records or InlineRecords(storage, table_uuid), segment, file_schema, columns)
     else:
-        batches = _object_batches(storage, table_uuid, segment, wanted, columns)
+        batches = _object_batches(storage, table_uuid, segment, wanted, columns, records)
     for base_offset, batch in batches:
         inside = OffsetRange(base_offset, base_offset + batch.num_rows).intersect(wanted)
         if inside:
@@ -88,7 +89,7 @@ def read_segment(
 
 
 class InlineRecords:
-    """Commit records that hold rows of several segments, each read and verified once.
+    """Commit records, and parts of objects, that hold rows of several segments, each read once.
 
     Keeps all that it has read, so it lives no longer than one read, whose result is as large.
     """
@@ -97,6 +98,11 @@ class InlineRecords:
         self._storage = storage
         self._table_uuid = table_uuid
         self._payloads: dict[int, memoryview] = {}
+        self.parts = PartRanges(storage, table_uuid)
+
+    def expect(self, segments: Iterable[Segment]) -> None:
+        """All of these will be read, once each: neighbours in an object that they share come in one request."""
+        self.parts.expect(segments)
 
     def rows_of(self, segment: Segment) -> bytes:
         """The bytes of an inline segment's rows, aligned as Arrow's kernels want them."""
@@ -120,7 +126,12 @@ def _inline_batches(
 
 
 def _object_batches(
-    storage: Storage, table_uuid: str, segment: Segment, wanted: OffsetRange, columns: Sequence[str] | None
+    storage: Storage,
+    table_uuid: str,
+    segment: Segment,
+    wanted: OffsetRange,
+    columns: Sequence[str] | None,
+    records: InlineRecords | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     key = segment_key(table_uuid, segment.uuid or "")
     row_starts = segment.index.batch_row_starts
@@ -130,7 +141,8 @@ def _object_batches(
         if storage.local_path(key) is not None:
             batches = _MappedSegment(storage, key, segment).batches(range(first, last), columns)
         else:
-            batches = _FetchedSegment(storage, key, segment).batches(range(first, last), columns)
+            held = records.parts.take(segment) if records is not None else None
+            batches = _FetchedSegment(storage, key, segment, held).batches(range(first, last), columns)
         for position, batch in zip(range(first, last), batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
@@ -147,15 +159,20 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
     if segment.uuid is not None:
         key = segment_key(table_uuid, segment.uuid)
         try:
-            data = storage.read(key)
+            data = storage.read(key) if segment.part is None else _read_part(storage, key, segment)
         except ObjectNotFoundError as error:
             raise _missing(storage, table_uuid, segment, key) from error
-        _Blocks(f"{storage.url}/{key}", segment).check(data, 0, len(data), len(data))
+        _Blocks(f"{storage.url}/{key}", segment).check(data, 0, len(data), (segment.part or 0) + len(data))
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
     if rows != segment.num_rows:
         raise CorruptDataError(
             f"segment at offset {segment.base_offset} holds {rows} rows, expected {segment.num_rows}"
         )
+
+
+def _read_part(storage: Storage, key: str, segment: Segment) -> bytes:
+    at = segment.part or 0
+    return storage.read_ranges(key, [(at, at + segment.size_bytes)])[0]
 
 
 def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
@@ -185,13 +202,14 @@ def _damage(storage: Storage, table_uuid: str, segment: Segment, key: str) -> Co
 
 
 class _Blocks:
-    """Verifies byte ranges of one object against the block sums of its segment, each block once."""
+    """Verifies byte ranges of a segment against its block sums, each block once."""
 
     def __init__(self, where: str, segment: Segment) -> None:
         self._where = where
         self._block_bytes = segment.index.block_bytes
         self._sums = segment.index.block_sums.tolist()
         self._size_bytes = segment.size_bytes
+        self._part = segment.part
         self._verified = bytearray(len(self._sums))
 
     def aligned(self, start: int, end: int) -> tuple[int, int]:
@@ -200,11 +218,14 @@ class _Blocks:
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
 
     def check(self, data: bytes | memoryview, start: int, end: int, object_bytes: int | None = None) -> None:
-        """``data`` are the object's bytes from the block at or before ``start`` on."""
-        if object_bytes is not None and object_bytes != self._size_bytes:
-            raise CorruptDataError(
-                f"{self._where} has {object_bytes} bytes, the commit record says {self._size_bytes}; restore this file",
-            )
+        """``data`` are the segment's bytes from the block at or before ``start`` on."""
+        at = self._part or 0
+        if object_bytes is not None:
+            least = at + self._size_bytes
+            if object_bytes < least or (self._part is None and object_bytes != least):
+                raise CorruptDataError(
+                    f"{self._where} has {object_bytes} bytes, the commit record says {least}; restore this file",
+                )
         size = self._block_bytes
         view = memoryview(data)
         origin = self.aligned(start, end)[0]
@@ -215,7 +236,8 @@ class _Blocks:
             part = view[low - origin : min(low + size, self._size_bytes) - origin]
             if xxhash.xxh3_64_intdigest(part) != self._sums[block]:
                 raise CorruptDataError(
-                    f"{self._where}: bytes [{low}, {low + len(part)}) do not match their checksum; restore this file",
+                    f"{self._where}: bytes [{at + low}, {at + low + len(part)}) do not match their checksum; "
+                    "restore this file",
                 )
             self._verified[block] = 1
 
@@ -226,13 +248,13 @@ class _MappedSegment:
     def __init__(self, storage: Storage, key: str, segment: Segment) -> None:
         self._where = f"{storage.url}/{key}"
         self._segment = segment
-        size_bytes = storage.size_bytes(key)
         self._blocks = _Blocks(self._where, segment)
-        self._blocks.check(b"", 0, 0, size_bytes)
+        self._blocks.check(b"", 0, 0, storage.size_bytes(key))
         with pa.memory_map(storage.local_path(key)) as file:
-            self._buffer = file.read_buffer(size_bytes)
+            file.seek(segment.part or 0)
+            self._buffer = file.read_buffer(segment.size_bytes)
         self._view = memoryview(self._buffer)
-        _verify_footer(self._where, self._verify, size_bytes)
+        _verify_footer(self._where, self._verify, segment.size_bytes)
         self._reader = pa.ipc.open_file(self._buffer)
         if self._reader.num_record_batches != len(segment.index.batch_starts):
             raise CorruptDataError(f"{self._where}: the footer does not match the commit record; restore this file")
@@ -285,17 +307,21 @@ class _MappedSegment:
 class _FetchedSegment:
     """A segment on a remote store: a file for Arrow whose every read fetches and verifies whole blocks."""
 
-    def __init__(self, storage: Storage, key: str, segment: Segment) -> None:
+    def __init__(self, storage: Storage, key: str, segment: Segment, held: memoryview | None) -> None:
         self._storage = storage
         self._key = key
         self._segment = segment
+        self._held = held
+        """All bytes of the segment, not verified yet, where they are here already."""
         self._where = f"{storage.url}/{key}"
         self._blocks = _Blocks(self._where, segment)
 
     def batches(self, positions: range, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         whole = columns is None and len(positions) == len(self._segment.index.batch_starts)
         fetched = _FetchedFile(self._storage, self._key, self._segment, self._blocks)
-        if whole:
+        if self._held is not None:
+            fetched.take(self._held)
+        elif whole:
             fetched.fetch(0, self._segment.size_bytes)
         file = pa.PythonFile(fetched, mode="r")
         _verify_footer(self._where, fetched.fetch, self._segment.size_bytes)
@@ -320,6 +346,7 @@ class _FetchedFile:
         self._storage = storage
         self._key = key
         self._size_bytes = segment.size_bytes
+        self._at = segment.part or 0
         self._blocks = blocks
         self._runs: list[tuple[int, memoryview]] = []
         self._position = 0
@@ -336,21 +363,27 @@ class _FetchedFile:
             raise
 
     def fetch(self, start: int, end: int) -> memoryview:
-        """Verified bytes ``[start, end)`` of the object."""
+        """Verified bytes ``[start, end)`` of the segment."""
         for low, view in self._runs:
             if low <= start and end <= low + len(view):
                 return view[start - low : end - low]
         low, high = self._blocks.aligned(start, end)
-        (data,) = self._storage.read_ranges(self._key, [(low, high)])
-        if len(data) != high - low:
+        (data,) = self._storage.read_ranges(self._key, [(self._at + low, self._at + high)])
+        self._hold(memoryview(data), low, high)
+        return memoryview(data)[start - low : end - low]
+
+    def take(self, view: memoryview) -> None:
+        """Verify and keep all bytes of the segment, which somebody else has fetched."""
+        self._hold(view, 0, self._size_bytes)
+
+    def _hold(self, view: memoryview, low: int, high: int) -> None:
+        if len(view) != high - low:
             raise CorruptDataError(
-                f"{self._storage.url}/{self._key} ends at byte {low + len(data)}, the commit record says "
-                f"{self._size_bytes} bytes; restore this file",
+                f"{self._storage.url}/{self._key} ends at byte {self._at + low + len(view)}, the commit record says "
+                f"{self._at + self._size_bytes} bytes; restore this file",
             )
-        self._blocks.check(data, low, high)
-        view = memoryview(data)
+        self._blocks.check(view, low, high)
         self._runs = [*self._runs[-3:], (low, view)]
-        return view[start - low : end - low]
 
     def read_buffer(self, size: int = -1) -> pa.Buffer:
         end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)

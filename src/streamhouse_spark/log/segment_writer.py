@@ -67,10 +67,13 @@ def stage_object(
     storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape
 ) -> StagedSegment:
     """Write rows as ``segments/<uuid>.arrow``, durable when this returns."""
-    batches = _rebatched(rows)
-    size_bytes, index = write_batches(
-        storage, segment_key(table_uuid, segment_uuid), rows.schema, batches, rows.nbytes, shape.codec
-    )
+    with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
+        return stage_file(sink, segment_uuid, rows, bucket, shape)
+
+
+def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+    """Write rows to where the sink of the object is; durable when that ends well."""
+    size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, shape.codec)
     described = _described(rows, bucket, shape, size_bytes)
     segment = replace(
         described,
@@ -83,28 +86,26 @@ def stage_object(
     return StagedSegment(segment)
 
 
-def write_batches(
-    storage: Storage,
-    key: str,
+def write_file(
+    sink: Sink,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     estimated_bytes: int,
     codec: Codec,
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
-    """Write an Arrow IPC file; returns its size and index. ``times`` are (relative offset, milliseconds) runs."""
+    """Write an Arrow IPC file to where the sink is; returns its size, and its index, which counts from there."""
     starts: list[int] = []
     rows: list[int] = []
     options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
-    with storage.create(key) as sink:
-        summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
-        file = pa.PythonFile(summing, mode="w")
-        with pa.ipc.new_file(file, schema, options=options) as writer:
-            for batch in batches:
-                starts.append(summing.size_bytes)
-                rows.append(batch.num_rows)
-                writer.write_batch(batch)
-        sums = summing.finish()
+    summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
+    file = pa.PythonFile(summing, mode="w")
+    with pa.ipc.new_file(file, schema, options=options) as writer:
+        for batch in batches:
+            starts.append(summing.size_bytes)
+            rows.append(batch.num_rows)
+            writer.write_batch(batch)
+    sums = summing.finish()
     index = SegmentIndex(
         block_bytes=summing.block_bytes,
         batch_starts=np.array(starts, np.int64),

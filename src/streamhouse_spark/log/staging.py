@@ -27,8 +27,8 @@ from streamhouse_spark.log.segment_writer import (
     StagedSegment,
     one_batch,
     stage_inline,
-    stage_object,
 )
+from streamhouse_spark.log.shared_object import grouped, stage_group
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.paths import segment_key
@@ -122,22 +122,29 @@ class Stager:
         return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+        """Segments of the rows, those of a bucket in the order of its rows."""
         parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
+        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+        staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
-            return [self._as_object(part, bucket, self._world.ids.new_uuid()) for bucket, part in parts]
-        # While one segment waits for the store, the next is cut and written; never more than that is in memory.
-        staged: list[StagedSegment] = []
-        waiting: deque[Future[StagedSegment]] = deque()
+            for group in groups:
+                staged |= self._as_object(group, self._world.ids.new_uuid())
+            return [staged[number] for number in sorted(staged)]
+        # While one object waits for the store, the next is cut and written; never more than that is in memory.
+        waiting: deque[Future[dict[int, StagedSegment]]] = deque()
         with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
-            for bucket, part in parts:
+            for group in groups:
                 if len(waiting) == WRITERS:
-                    staged.append(waiting.popleft().result())
-                waiting.append(pool.submit(self._as_object, part, bucket, self._world.ids.new_uuid()))
-            staged.extend(future.result() for future in waiting)
-        return staged
+                    staged |= waiting.popleft().result()
+                waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
+            for future in waiting:
+                staged |= future.result()
+        return [staged[number] for number in sorted(staged)]
 
-    def _as_object(self, rows: pa.Table, bucket: int, segment_uuid: str) -> StagedSegment:
-        return stage_object(self._storage, self._table_uuid, segment_uuid, rows, bucket, self._shape)
+    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
+        """The group's segments by their number."""
+        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._shape)
+        return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows of each bucket, in their order."""
@@ -208,7 +215,7 @@ def commit_staged(
         _require_fresh(state, staged, time_ms)
         return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
 
-    committed = log.commit(plan, transaction=transaction)
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms)
     if committed.replay_of is not None:
         return BucketOffsets(committed.replay_of.offsets), committed
     before, after = committed.before, committed.state

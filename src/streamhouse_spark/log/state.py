@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -49,6 +49,8 @@ class ConsumerEntry:
 
     offsets: Mapping[int, int]
     time_ms: int
+    history: HistoryMark | None = None
+    """As in `streamhouse_spark.log.position.LogPosition`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,8 @@ def fold(state: TableState | None, record: Record) -> TableState:
     before = state
     for action in remaining:
         state = _apply(state, action, record)
+    if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
+        state = _without_empty_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     if record.transaction is not None:
@@ -295,9 +299,9 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.ExpireTransactions(app_ids):
             past = writers.with_past(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
-        case act.MoveConsumer(consumer_id, offsets):
+        case act.MoveConsumer(consumer_id, offsets, history):
             others = {k: c for k, c in state.consumers.items() if k != consumer_id}
-            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms)}
+            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms, history)}
             return replace(state, consumers={**others, **moved})
         case act.KvSnapshot():
             return _with_snapshot(state, action, record)
@@ -397,7 +401,28 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None)
+    """The objects that were these segments' own."""
+    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
+
+
+def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
+    """Condemn the shared objects of which the record took the last segment. Looks at all only where it took one."""
+    gone: set[str] = set()
+    for bucket, log in before.buckets.items():
+        if state.buckets[bucket] is not log:
+            gone |= _shared(log.segments) - _shared(state.buckets[bucket].segments)
+    for bucket, snapshot in before.snapshots.items():
+        if state.snapshots.get(bucket) is not snapshot:
+            gone |= _shared(snapshot.segments)
+    if not gone:
+        return state
+    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - _shared(state.kept_segments())))
+    return replace(state, condemned=_with_condemned(state, keys, record, orphan=False))
+
+
+def _shared(segments: Iterable[Segment]) -> set[str]:
+    """The objects that these segments share with others."""
+    return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
 def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, Condemned]:
@@ -416,3 +441,8 @@ def referenced_keys(state: TableState) -> set[str]:
             if segment.commit in state.manifests:
                 keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
     return keys
+
+
+def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
+    """The manifests of records from a number on, which may still be read."""
+    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}

@@ -8,7 +8,7 @@ from typing import Any
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import Payload
-from streamhouse_spark.log.anchors import Anchors
+from streamhouse_spark.log.anchors import Anchors, HistoryMark
 from streamhouse_spark.log.state import (
     BucketLog,
     Condemned,
@@ -51,6 +51,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         ],
         "dropped": state.dropped,
     }
+    if marks := {name: list(c.history) for name, c in state.consumers.items() if c.history is not None}:
+        out["consumer_histories"] = marks
     if state.buried:
         out["buried"] = True
     if state.former_lakes:
@@ -79,6 +81,14 @@ def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
     if data is None:
         return None
     return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
+
+
+def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerEntry]:
+    marks = {name: HistoryMark.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
+    return {
+        name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
+        for name, ms, offsets in data["consumers"]
+    }
 
 
 def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
@@ -110,9 +120,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
         condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
-        consumers={
-            name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms) for name, ms, offsets in data["consumers"]
-        },
+        consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),

@@ -126,6 +126,7 @@ def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, ta
     assert run("adopt", "once_more", "--lake", "default.t", "-o", "json").document["rows"] == 50
 
 
+@pytest.mark.paimon
 def test_a_paimon_table_is_adopted(run, warehouse, own_cache, tmp_path):
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int32())])
     rows = [{"id": i, "n": i} for i in range(5)]

@@ -9,6 +9,7 @@ from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsEr
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 
+from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.lake.file_catalog import DROPPED, FLOOR_GRACE_MS, FileCatalog
@@ -125,6 +126,22 @@ def test_the_newest_version_is_found_whatever_the_hint_says(
     if hint is not None:
         storage.put(key, hint)
     assert _version(catalog) == 6
+
+
+@pytest.mark.parametrize(("hint", "requests_max"), [(b"2000", 4), (b"1999", 5), (None, 25), (b"1", 25), (b"300", 25)])
+def test_two_thousand_versions_cost_few_requests(
+    catalog: FileCatalog, storage: FlakyStorage, clock: ManualClock, hint: bytes | None, requests_max: int
+) -> None:
+    first = storage.read(f"{METADATA}/v1.metadata.json")
+    for number in range(2, 2001):
+        storage.put(f"{METADATA}/v{number}.metadata.json", first)
+    key = f"{METADATA}/version-hint.text"
+    storage.delete(key)
+    if hint is not None:
+        storage.put(key, hint)
+    counting = FaultyStorage(storage)
+    assert _version(FileCatalog(counting, world=World(clock))) == 2000
+    assert len(counting.trace) <= requests_max
 
 
 def test_a_stale_handle_is_rebased_when_its_requirements_hold(catalog: FileCatalog) -> None:

@@ -225,5 +225,6 @@ class TestIceberg(KeyedContract):
     lake_format = "iceberg"
 
 
+@pytest.mark.paimon
 class TestPaimon(KeyedContract):
     lake_format = "paimon"

@@ -438,6 +438,7 @@ class TestIceberg(LakeContract):
         return lake.place.load().metadata.snapshot_by_id(snapshot_id).summary.additional_properties
 
 
+@pytest.mark.paimon
 class TestPaimon(LakeContract):
     lake_format = "paimon"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pyarrow as pa
 import pytest
 
@@ -13,13 +15,11 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake import iceberg_maintain, paimon_maintain
 from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN
 from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.model import OffsetRange
 
 DAY_MS = 24 * 3600 * 1000
-MODULES = {"iceberg": iceberg_maintain, "paimon": paimon_maintain}
 
 
 def _rows(first: int, num_rows: int = 3) -> pa.Table:
@@ -54,7 +54,7 @@ def new_lake(request):
 
 @pytest.fixture
 def module(request):
-    return MODULES[request.node.callspec.params["new_lake"]]
+    return importlib.import_module(f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}_maintain")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pypaimon.common.json_util import JSON
 
+from faults.faulty_storage import FaultyStorage
 from interop.lake_cases import EVENTS, PLAIN, TABLE_UUID, lake_of, tier, write_round
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -24,6 +25,7 @@ from streamhouse_spark.lake.model import COMMIT_USER
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon import PaimonLake
 from streamhouse_spark.lake.paimon_commit import ATTEMPTS_MAX, Change, commit_snapshot
+from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.storage_local import LocalStorage
@@ -279,6 +281,20 @@ def test_the_newest_is_found_whatever_the_hint_says(lake, memory, hint):
         memory.put(f"{PLACE}/snapshot/LATEST", hint)
     _expire_below(memory, 2)
     assert lake.newest() == newest
+
+
+@pytest.mark.parametrize(("hint", "requests_max"), [(b"2000", 4), (None, 5), (b"1", 26)])
+def test_two_thousand_snapshots_cost_few_requests(lake, memory, hint, requests_max):
+    tier(lake, _rows(2))
+    newest = json.loads(memory.read(f"{PLACE}/snapshot/snapshot-1"))
+    for number in range(1, 2001):
+        memory.put(f"{PLACE}/snapshot/snapshot-{number}", json.dumps({**newest, "id": number}).encode())
+    memory.delete(f"{PLACE}/snapshot/LATEST")
+    if hint is not None:
+        memory.put(f"{PLACE}/snapshot/LATEST", hint)
+    counting = FaultyStorage(memory)
+    assert SnapshotFolder(counting, PLACE).newest().id == 2000
+    assert len(counting.trace) <= requests_max
 
 
 def test_a_listing_that_lags_hides_nothing(lake, memory, monkeypatch):

@@ -12,6 +12,8 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, O
 from streamhouse_spark.lake.data_file import written_up_to
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 
+pytestmark = pytest.mark.paimon
+
 HOUR_MS = 3_600_000
 
 

@@ -1,0 +1,26 @@
+package io.streamhouse.spark;
+
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.types.StructType;
+
+/** Rows that Python answered with. */
+final class AnsweredRows implements LocalScan {
+  private final StructType schema;
+  private final InternalRow[] rows;
+
+  AnsweredRows(StructType schema, InternalRow[] rows) {
+    this.schema = schema;
+    this.rows = rows;
+  }
+
+  @Override
+  public StructType readSchema() {
+    return schema;
+  }
+
+  @Override
+  public InternalRow[] rows() {
+    return rows;
+  }
+}

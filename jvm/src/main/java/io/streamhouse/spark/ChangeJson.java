@@ -1,0 +1,67 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.spark.sql.connector.catalog.TableChange;
+
+/** Changes of ALTER TABLE as JSON. */
+final class ChangeJson {
+  private ChangeJson() {}
+
+  static ObjectNode of(TableChange change) {
+    if (change instanceof TableChange.SetProperty) {
+      TableChange.SetProperty set = (TableChange.SetProperty) change;
+      return JsonTree.object().put("change", "set_property").put("name", set.property()).put("value", set.value());
+    }
+    if (change instanceof TableChange.RemoveProperty) {
+      return JsonTree.object()
+          .put("change", "remove_property")
+          .put("name", ((TableChange.RemoveProperty) change).property());
+    }
+    ObjectNode node = JsonTree.object();
+    if (change instanceof TableChange.ColumnChange) {
+      ArrayNode path = node.putArray("path");
+      for (String part : ((TableChange.ColumnChange) change).fieldNames()) path.add(part);
+    }
+    if (change instanceof TableChange.AddColumn) {
+      TableChange.AddColumn add = (TableChange.AddColumn) change;
+      node.put("change", "add_column").put("type", add.dataType().json()).put("nullable", add.isNullable());
+      node.put("comment", add.comment());
+      node.put("default", add.defaultValue() == null ? null : add.defaultValue().getSql());
+      if (add.position() instanceof TableChange.First) node.put("position", "first");
+      if (add.position() instanceof TableChange.After) {
+        node.putObject("position").put("after", ((TableChange.After) add.position()).column());
+      }
+      return node;
+    }
+    if (change instanceof TableChange.UpdateColumnComment) {
+      return node.put("change", "update_comment")
+          .put("comment", ((TableChange.UpdateColumnComment) change).newComment());
+    }
+    if (change instanceof TableChange.RenameColumn) {
+      return node.put("change", "rename_column").put("name", ((TableChange.RenameColumn) change).newName());
+    }
+    if (change instanceof TableChange.UpdateColumnType) {
+      return node.put("change", "update_type")
+          .put("type", ((TableChange.UpdateColumnType) change).newDataType().json());
+    }
+    if (change instanceof TableChange.UpdateColumnNullability) {
+      return node.put("change", "update_nullability")
+          .put("nullable", ((TableChange.UpdateColumnNullability) change).nullable());
+    }
+    if (change instanceof TableChange.DeleteColumn) return node.put("change", "delete_column");
+    if (change instanceof TableChange.UpdateColumnPosition) return node.put("change", "update_position");
+    if (change instanceof TableChange.UpdateColumnDefaultValue) {
+      String sql = ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue();
+      return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
+    }
+    if (change instanceof TableChange.AddConstraint) {
+      String ddl = ((TableChange.AddConstraint) change).constraint().toDDL();
+      return node.put("change", "add_constraint").put("text", ddl);
+    }
+    if (change instanceof TableChange.DropConstraint) {
+      return node.put("change", "drop_constraint").put("text", ((TableChange.DropConstraint) change).name());
+    }
+    return node.put("change", "other").put("text", change.getClass().getSimpleName());
+  }
+}

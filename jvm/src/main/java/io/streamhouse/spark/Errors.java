@@ -1,0 +1,71 @@
+package io.streamhouse.spark;
+
+import java.util.concurrent.Callable;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.spark.QueryContext;
+import org.apache.spark.sql.AnalysisException;
+import scala.Option;
+
+/** Errors as Spark shows them. */
+final class Errors {
+  private static final Pattern TYPED = Pattern.compile("(?m)^streamhouse_spark\\.errors\\.\\w+: (.+)$");
+  private static final Pattern CONDITION = Pattern.compile("^([A-Z][A-Z_]+): ");
+
+  private Errors() {}
+
+  /** An error that Spark shows by its text alone. Declared as unchecked, because Spark's own methods throw it so. */
+  static RuntimeException analysis(String message) {
+    return analysis(message, null);
+  }
+
+  /**
+   * Does something in a Python worker, on the driver or in a task. Of our own errors the text is shown, in one line;
+   * Spark's, with the traceback, is the cause.
+   */
+  static <T> T plainly(Callable<T> action) {
+    try {
+      return action.call();
+    } catch (Exception error) { // Scala throws checked ones without saying so
+      String text = null;
+      for (Throwable cause = error; cause != null && text == null; cause = cause.getCause()) {
+        Matcher found = TYPED.matcher(String.valueOf(cause.getMessage()));
+        while (found.find()) text = found.group(1);
+      }
+      throw text == null ? Errors.<RuntimeException>unchecked(error) : analysis(text, error);
+    }
+  }
+
+  /** As the other one, of what gives nothing. */
+  static void plainly(Step step) {
+    plainly(
+        () -> {
+          step.run();
+          return null;
+        });
+  }
+
+  interface Step {
+    void run() throws Exception;
+  }
+
+  /** With the condition that the text begins with: of a task, Spark then shows the error itself, and not the job's. */
+  private static RuntimeException analysis(String message, Throwable cause) {
+    Matcher condition = CONDITION.matcher(message);
+    AnalysisException error =
+        new AnalysisException(
+            message,
+            Option.empty(),
+            Option.empty(),
+            Option.apply(cause),
+            condition.find() ? Option.apply(condition.group(1)) : Option.empty(),
+            scala.collection.immutable.Map$.MODULE$.empty(),
+            new QueryContext[0]);
+    return Errors.<RuntimeException>unchecked(error);
+  }
+
+  @SuppressWarnings("unchecked")
+  private static <E extends Throwable> RuntimeException unchecked(Throwable error) throws E {
+    throw (E) error;
+  }
+}

@@ -1,0 +1,57 @@
+package io.streamhouse.spark;
+
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** Reads each partition by Spark's Parquet reader or by Python. */
+final class MixedReaderFactory implements PartitionReaderFactory {
+  private static final long serialVersionUID = 1L;
+  private final PartitionReaderFactory hot;
+  private final PartitionReaderFactory parquet;
+  private final int columns;
+
+  MixedReaderFactory(PartitionReaderFactory hot, PartitionReaderFactory parquet, int columns) {
+    this.hot = hot;
+    this.parquet = parquet;
+    this.columns = columns;
+  }
+
+  private static boolean isHot(InputPartition partition) {
+    return partition instanceof PythonInputPartition;
+  }
+
+  /** Of a bucket without rows. */
+  private static boolean isEmpty(InputPartition partition) {
+    return partition instanceof FilePartition && ((FilePartition) partition).files().length == 0;
+  }
+
+  /** One answer for all partitions of a scan, as Spark demands: columns unless Spark's Parquet reader gives rows. */
+  @Override
+  public boolean supportColumnarReads(InputPartition partition) {
+    return parquet == null || parquet.supportColumnarReads(BucketPartition.unwrapped(partition));
+  }
+
+  @Override
+  public PartitionReader<InternalRow> createReader(InputPartition partition) {
+    InputPartition inner = BucketPartition.unwrapped(partition);
+    if (isEmpty(inner)) return new NoRows<>();
+    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.createReader(inner);
+  }
+
+  @Override
+  public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+    InputPartition inner = BucketPartition.unwrapped(partition);
+    if (isEmpty(inner)) return new NoRows<>();
+    return isHot(inner) ? batches(inner) : parquet.createColumnarReader(inner);
+  }
+
+  private PythonBatches batches(InputPartition partition) {
+    PartitionReader<InternalRow> rows = Errors.plainly(() -> hot.createReader(partition));
+    return new PythonBatches(rows, columns);
+  }
+}

@@ -1,0 +1,60 @@
+package io.streamhouse.spark;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** Arrow batches from Python: each row that arrives is one Arrow IPC stream of one batch. */
+final class PythonBatches implements PartitionReader<ColumnarBatch> {
+  private final PartitionReader<InternalRow> rows;
+  private final int columns;
+  private final BufferAllocator allocator =
+      ArrowUtils.rootAllocator().newChildAllocator("streamhouse", 0, Long.MAX_VALUE);
+  private ArrowStreamReader reader;
+  private ColumnarBatch batch;
+
+  PythonBatches(PartitionReader<InternalRow> rows, int columns) {
+    this.rows = rows;
+    this.columns = columns;
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    closeReader();
+    if (!Errors.<Boolean>plainly(rows::next)) return false;
+    reader = new ArrowStreamReader(new ByteArrayInputStream(rows.get().getBinary(0)), allocator);
+    if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
+    VectorSchemaRoot root = reader.getVectorSchemaRoot();
+    ColumnVector[] vectors = new ColumnVector[columns];
+    for (int i = 0; i < columns; i++) vectors[i] = new PythonColumn(root.getVector(i));
+    batch = new ColumnarBatch(vectors, root.getRowCount());
+    return true;
+  }
+
+  @Override
+  public ColumnarBatch get() {
+    return batch;
+  }
+
+  private void closeReader() throws IOException {
+    if (reader != null) reader.close();
+    reader = null;
+  }
+
+  @Override
+  public void close() throws IOException {
+    try {
+      closeReader();
+    } finally {
+      rows.close();
+      allocator.close();
+    }
+  }
+}

@@ -1,0 +1,36 @@
+package io.streamhouse.spark;
+
+import java.io.IOException;
+import java.util.Collections;
+import java.util.Iterator;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.PartitionReader;
+
+/** The same rows one by one, for plans that Spark does not run on columns. */
+final class PythonRows implements PartitionReader<InternalRow> {
+  private final PythonBatches batches;
+  private Iterator<InternalRow> rows = Collections.emptyIterator();
+
+  PythonRows(PythonBatches batches) {
+    this.batches = batches;
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    while (!rows.hasNext()) {
+      if (!batches.next()) return false;
+      rows = batches.get().rowIterator();
+    }
+    return true;
+  }
+
+  @Override
+  public InternalRow get() {
+    return rows.next();
+  }
+
+  @Override
+  public void close() throws IOException {
+    batches.close();
+  }
+}

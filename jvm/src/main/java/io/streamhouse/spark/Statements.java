@@ -1,0 +1,46 @@
+package io.streamhouse.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.write.RowLevelOperationTable;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** The statement that is running. */
+final class Statements {
+  private Statements() {}
+
+  /** Its analyzed plan; null where none is known. */
+  static LogicalPlan running() {
+    String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+    QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
+    return running == null ? null : running.analyzed();
+  }
+
+  /** All that it reads, in subqueries too. */
+  static List<LogicalPlan> leaves() {
+    List<LogicalPlan> found = new ArrayList<>();
+    LogicalPlan plan = running();
+    if (plan == null) return found;
+    found.addAll(CollectionConverters.asJava(plan.collectLeaves()));
+    for (LogicalPlan subquery : CollectionConverters.asJava(plan.subqueriesAll())) {
+      found.addAll(CollectionConverters.asJava(subquery.collectLeaves()));
+    }
+    return found;
+  }
+
+  /** Whether a leaf may read this table or something derived from it. Only Python knows the data source's own path. */
+  static boolean mayRead(LogicalPlan leaf, ReadableTable table) {
+    if (!(leaf instanceof DataSourceV2Relation)) return false;
+    Table read = ((DataSourceV2Relation) leaf).table();
+    if (read instanceof RowLevelOperationTable) read = ((RowLevelOperationTable) read).table();
+    if (read instanceof PythonTable) return true;
+    return read instanceof ReadableTable && ((ReadableTable) read).id().equals(table.id());
+  }
+}

@@ -1,0 +1,382 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
+import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A Spark catalog whose every decision is made in Python, by {@link PythonCalls}: which tables there are, which rows a
+ * query reads, and the effect of a write.
+ *
+ * <p>A table loaded here is pinned to one commit. Spark loads tables anew at the start of each query, because {@link
+ * Table#version} is set. It uses one instance for all uses of a table within the query. So a query sees one state, the
+ * newest.
+ */
+public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
+  private String name;
+  private PythonCalls python = new PythonCalls(Map.of());
+
+  @Override
+  public void initialize(String catalogName, CaseInsensitiveStringMap options) {
+    name = catalogName;
+    python = new PythonCalls(options.asCaseSensitiveMap());
+  }
+
+  PythonCalls python() {
+    return python;
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  @Override
+  public String[] defaultNamespace() {
+    return new String[] {"default"};
+  }
+
+  @Override
+  public Set<TableCatalogCapability> capabilities() {
+    return EnumSet.of(
+        TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT, TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+  }
+
+  // -- databases -----------------------------------------------------------------------------------------------------
+
+  @Override
+  public String[][] listNamespaces() {
+    List<String[]> found = new ArrayList<>();
+    for (JsonNode database : python().ask("databases", JsonTree.object()).get("databases")) {
+      found.add(new String[] {database.asText()});
+    }
+    return found.toArray(new String[0][]);
+  }
+
+  @Override
+  public String[][] listNamespaces(String[] parent) throws NoSuchNamespaceException {
+    if (parent.length == 0) return listNamespaces();
+    if (!namespaceExists(parent)) throw new NoSuchNamespaceException(parent);
+    return new String[0][];
+  }
+
+  @Override
+  public boolean namespaceExists(String[] namespace) {
+    return namespace.length == 0 || (namespace.length == 1 && database(namespace).get("exists").asBoolean());
+  }
+
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
+    if (namespace.length == 0) return Map.of();
+    if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(namespace);
+    return JsonTree.texts(database(namespace).get("properties"));
+  }
+
+  private JsonNode database(String[] namespace) {
+    return python().ask("database", JsonTree.object().put("database", namespace[0]));
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> metadata)
+      throws NamespaceAlreadyExistsException {
+    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
+    arguments.set("properties", JsonTree.object(metadata));
+    try {
+      python().ask("create_database", arguments, "DATABASE_EXISTS");
+    } catch (Refused refused) {
+      throw new NamespaceAlreadyExistsException(namespace);
+    }
+  }
+
+  @Override
+  public void alterNamespace(String[] namespace, NamespaceChange... changes) throws NoSuchNamespaceException {
+    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
+    ArrayNode described = arguments.putArray("changes");
+    for (NamespaceChange change : changes) {
+      if (change instanceof NamespaceChange.SetProperty) {
+        NamespaceChange.SetProperty set = (NamespaceChange.SetProperty) change;
+        described.addObject().put("change", "set_property").put("name", set.property()).put("value", set.value());
+      } else {
+        String property = ((NamespaceChange.RemoveProperty) change).property();
+        described.addObject().put("change", "remove_property").put("name", property);
+      }
+    }
+    try {
+      python().ask("alter_database", arguments, "DATABASE_NOT_FOUND");
+    } catch (Refused refused) {
+      throw new NoSuchNamespaceException(namespace);
+    }
+  }
+
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade)
+      throws NoSuchNamespaceException, NonEmptyNamespaceException {
+    try {
+      ObjectNode arguments = JsonTree.object().put("database", oneName(namespace)).put("cascade", cascade);
+      JsonNode answer = python().ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
+      return answer.get("dropped").asBoolean();
+    } catch (Refused refused) {
+      if (refused.is("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
+      throw new NoSuchNamespaceException(namespace);
+    }
+  }
+
+  private static String oneName(String[] namespace) {
+    if (namespace.length == 1) return namespace[0];
+    throw Errors.analysis("databases have no databases within them; found " + String.join(".", namespace));
+  }
+
+  // -- tables --------------------------------------------------------------------------------------------------------
+
+  @Override
+  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+    List<Identifier> found = new ArrayList<>();
+    if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
+    try {
+      ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
+      for (JsonNode table : python().ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
+        found.add(Identifier.of(namespace, table.asText()));
+      }
+    } catch (Refused refused) {
+      throw new NoSuchNamespaceException(namespace);
+    }
+    return found.toArray(new Identifier[0]);
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier) throws NoSuchTableException {
+    return load(identifier, named(identifier));
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
+    return load(identifier, named(identifier).put("version", version));
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier, long timestampMicros) throws NoSuchTableException {
+    return load(identifier, named(identifier).put("timestamp_us", timestampMicros));
+  }
+
+  private Table load(Identifier identifier, ObjectNode arguments) throws NoSuchTableException {
+    if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
+    try {
+      JsonNode found = python().ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
+      boolean partitioned = found.get("partition_columns").size() > 0;
+      return partitioned
+          ? new PartitionedTable(this, identifier, found)
+          : new WritableTable(this, identifier, found);
+    } catch (Refused refused) {
+      throw new NoSuchTableException(identifier);
+    }
+  }
+
+  static ObjectNode named(Identifier identifier) {
+    return JsonTree.object()
+        .put("database", String.join(".", identifier.namespace()))
+        .put("table", identifier.name());
+  }
+
+  @Override
+  public Table createTable(Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    try {
+      python().ask("create_table", described(identifier, info), "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      return loadTable(identifier);
+    } catch (NoSuchTableException error) {
+      throw Errors.analysis("table " + identifier + " was dropped while it was being created");
+    } catch (Refused refused) {
+      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
+      throw new NoSuchNamespaceException(identifier.namespace());
+    }
+  }
+
+  /** A table as Spark describes it to those who create or replace it. */
+  private static ObjectNode described(Identifier identifier, TableInfo info) {
+    ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
+    arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
+    ArrayNode transforms = arguments.putArray("partitioning");
+    for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
+    Map<String, String> properties = new HashMap<>(info.properties());
+    // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
+    if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(PROP_PROVIDER))) {
+      properties.remove(PROP_PROVIDER);
+    }
+    arguments.set("properties", JsonTree.object(properties));
+    ArrayNode key = arguments.putArray("primary_key");
+    for (Constraint constraint : info.constraints()) {
+      if (!(constraint instanceof PrimaryKey)) {
+        throw Errors.analysis("constraint " + constraint.toDDL() + " is not supported; leave it out");
+      }
+      for (NamedReference column : ((PrimaryKey) constraint).columns()) {
+        key.add(String.join(".", column.fieldNames()));
+      }
+    }
+    return arguments;
+  }
+
+  /** The zone in which a timestamp without one, such as that of a default, is a moment. */
+  private static String timeZone() {
+    return SQLConf.get().sessionLocalTimeZone();
+  }
+
+  /** CREATE TABLE … AS SELECT: the table is there before its rows are, and goes again where they fail. */
+  @Override
+  public StagedTable stageCreate(Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
+  }
+
+  /** The rows of a table are replaced in one commit; the table stays, with what makes it that table. */
+  @Override
+  public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
+    try {
+      ObjectNode arguments = described(identifier, info);
+      JsonNode found = python().ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      return new StagedWritableTable(this, identifier, found, false);
+    } catch (Refused refused) {
+      throw new NoSuchTableException(identifier);
+    }
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException {
+    try {
+      return stageReplace(identifier, info);
+    } catch (NoSuchTableException none) {
+      try {
+        return stageCreate(identifier, info);
+      } catch (TableAlreadyExistsException other) {
+        throw Errors.analysis("table " + identifier + " was created by another query meanwhile; run this one again");
+      }
+    }
+  }
+
+  private static List<String> callers() {
+    List<String> calls = new ArrayList<>();
+    StackWalker.getInstance().forEach(frame -> calls.add(frame.getClassName() + "#" + frame.getMethodName()));
+    return calls;
+  }
+
+  /** In Spark Connect the writer's plan runs later, and statements in SQL are told by who runs them. */
+  private static boolean writtenByDataFrame() {
+    List<String> calls = callers();
+    boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
+    return connect
+        ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))
+        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#") || call.contains(".DataStreamWriter#"));
+  }
+
+  @Override
+  public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
+    ObjectNode arguments = named(identifier).put("time_zone", timeZone());
+    ArrayNode described = arguments.putArray("changes");
+    for (TableChange change : changes) described.add(ChangeJson.of(change));
+    try {
+      python().ask("alter_table", arguments, "TABLE_NOT_FOUND");
+    } catch (Refused refused) {
+      throw new NoSuchTableException(identifier);
+    }
+    return loadTable(identifier);
+  }
+
+  @Override
+  public boolean dropTable(Identifier identifier) {
+    return drop(identifier, false);
+  }
+
+  @Override
+  public boolean purgeTable(Identifier identifier) {
+    return drop(identifier, true);
+  }
+
+  private boolean drop(Identifier identifier, boolean purge) {
+    return python().ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
+  }
+
+  @Override
+  public void renameTable(Identifier from, Identifier to) throws NoSuchTableException, TableAlreadyExistsException {
+    String[] namespace = to.namespace(); // Spark leaves the catalog's name in it where the statement says it
+    if (namespace.length == 2 && namespace[0].equals(name)) namespace = new String[] {namespace[1]};
+    ObjectNode arguments = named(from).put("to_database", oneName(namespace)).put("to_table", to.name());
+    try {
+      python().ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
+    } catch (Refused refused) {
+      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
+      throw new NoSuchTableException(from);
+    }
+  }
+
+  // -- functions and procedures --------------------------------------------------------------------------------------
+
+  @Override
+  public Identifier[] listFunctions(String[] namespace) {
+    return new Identifier[] {Identifier.of(namespace, "bucket"), Identifier.of(namespace, "slot")};
+  }
+
+  @Override
+  public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
+    String[] namespace = identifier.namespace();
+    boolean ours = namespace.length == 0 || (namespace.length == 1 && namespace[0].equals("system"));
+    if (ours && identifier.name().equalsIgnoreCase("bucket")) return new BucketFunction(false);
+    if (ours && identifier.name().equalsIgnoreCase("slot")) return new BucketFunction(true);
+    throw new NoSuchFunctionException(identifier);
+  }
+
+  @Override
+  public Identifier[] listProcedures(String[] namespace) {
+    List<Identifier> found = new ArrayList<>();
+    for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
+      found.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
+    }
+    return found.toArray(new Identifier[0]);
+  }
+
+  @Override
+  public UnboundProcedure loadProcedure(Identifier identifier) {
+    List<String> known = new ArrayList<>();
+    if (Arrays.equals(identifier.namespace(), new String[] {"system"})) {
+      for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
+        String found = procedure.get("name").asText();
+        known.add(found);
+        if (found.equalsIgnoreCase(identifier.name())) return new Procedure(python(), procedure);
+      }
+    }
+    throw Errors.analysis(
+        "PROCEDURE_NOT_FOUND: there is no procedure " + identifier + "; there are " + name + ".system."
+            + (known.isEmpty() ? "…, see SHOW PROCEDURES IN " + name + ".system" : String.join(", ", known)));
+  }
+}

@@ -1,0 +1,254 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.OptionalLong;
+import org.apache.spark.paths.SparkPath;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.LogicalExpressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** One read of a pinned table: files for Spark's own Parquet reader, and groups that Python reads as Arrow batches. */
+class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReportPartitioning {
+  final ReadableTable table;
+  final StructType required;
+  final List<Predicate> predicates;
+  private final Map<String, String> options;
+  private final int limit;
+  private final KeyedRowLevelOperation operation;
+  JsonNode plan;
+  private boolean streaming;
+
+  TableScan(
+      ReadableTable table,
+      Map<String, String> options,
+      StructType required,
+      Predicate[] predicates,
+      int limit,
+      KeyedRowLevelOperation operation) {
+    this.operation = operation;
+    this.table = table;
+    this.options = options;
+    this.required = required;
+    this.predicates = new ArrayList<>(Arrays.asList(predicates));
+    this.limit = limit;
+  }
+
+  private ObjectNode request() {
+    ObjectNode request = JsonTree.object().put("pin", table.loaded.get("pin").asText());
+    ArrayNode columns = request.putArray("columns");
+    for (String column : required.fieldNames()) columns.add(column);
+    ArrayNode filters = request.putArray("filters");
+    for (Predicate predicate : predicates) filters.add(ExpressionJson.of(predicate));
+    request.put("limit", limit < 0 ? null : (Integer) limit);
+    request.set("options", JsonTree.object(options));
+    request.put("parallelism", Parallelism.ofSession());
+    request.putArray("native_schemes").add("file");
+    if (operation != null) request.put("reads_once", operation.readsOnce());
+    return request;
+  }
+
+  private JsonNode plan() {
+    if (plan == null) plan = table.python.ask("plan", request());
+    return plan;
+  }
+
+  @Override
+  public StructType readSchema() {
+    return required;
+  }
+
+  @Override
+  public String description() {
+    return "streamhouse " + table.tableName() + " " + Arrays.toString(required.fieldNames()) + ", filters "
+        + predicates + (limit < 0 ? "" : ", limit " + limit);
+  }
+
+  @Override
+  public Statistics estimateStatistics() {
+    JsonNode known = streaming ? table.loaded : plan();
+    OptionalLong rows = number(known.path("rows"));
+    OptionalLong bytes = number(known.path("bytes"));
+    return new Statistics() {
+      @Override
+      public OptionalLong sizeInBytes() {
+        return bytes;
+      }
+
+      @Override
+      public OptionalLong numRows() {
+        return rows;
+      }
+    };
+  }
+
+  private static OptionalLong number(JsonNode node) {
+    return node.isNumber() ? OptionalLong.of(node.asLong()) : OptionalLong.empty();
+  }
+
+  private boolean keyed() {
+    return plan().get("keyed").asBoolean();
+  }
+
+  @Override
+  public Partitioning outputPartitioning() {
+    int groups = plan().get("native").size() + plan().get("hot").size();
+    if (!keyed()) return new UnknownPartitioning(groups);
+    Expression key =
+        LogicalExpressions.bucket(
+            table.bucketCount(), new NamedReference[] {FieldReference.column(table.bucketColumn())});
+    return new KeyGroupedPartitioning(new Expression[] {key}, groups);
+  }
+
+  @Override
+  public Batch toBatch() {
+    return this;
+  }
+
+  @Override
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    streaming = true;
+    table.checkOptions("readStream", options);
+    Map<String, String> all = table.python.options(options);
+    all.put("path", table.tableName());
+    all.put(InternalOptions.UUID, table.id());
+    return read(streamed(), all).toMicroBatchStream(checkpoint);
+  }
+
+  /**
+   * The columns of a stream. Spark asks it for none by name: it adds the hidden columns to the output behind the others
+   * where a query selects one, and finds them by their places. So they are always there; Spark drops what is too much.
+   */
+  private StructType streamed() {
+    StructType found = table.schema;
+    for (MetadataColumn hidden : table.metadataColumns()) found = found.add(hidden.name(), hidden.dataType(), true);
+    return found;
+  }
+
+  private Scan read(StructType schema, Map<String, String> all) {
+    SupportsRead inner = (SupportsRead) table.python.source().getTable(schema, new Transform[0], all);
+    return inner.newScanBuilder(new CaseInsensitiveStringMap(all)).build();
+  }
+
+  private Batch hot() {
+    String text = plan().get("read").asText();
+    Map<String, String> all = table.python.options(PythonCalls.call("read", text));
+    return read(new StructType().add("batch", DataTypes.BinaryType, true), all).toBatch();
+  }
+
+  private Batch hotBatch; // its partitions and its reader factory belong together
+
+  @Override
+  public InputPartition[] planInputPartitions() {
+    boolean keyed = keyed();
+    List<InputPartition> found = new ArrayList<>();
+    for (JsonNode group : plan().get("native")) {
+      found.add(withKey(nativeFiles(found.size(), group.get("files")), group, keyed));
+    }
+    JsonNode hotGroups = plan().get("hot");
+    if (hotGroups.size() > 0) {
+      hotBatch = hot();
+      InputPartition[] hot = hotBatch.planInputPartitions();
+      if (hot.length != hotGroups.size()) {
+        throw new IllegalStateException("planned " + hotGroups.size() + " groups, found " + hot.length);
+      }
+      for (int i = 0; i < hot.length; i++) found.add(withKey(hot[i], hotGroups.get(i), keyed));
+    }
+    return found.toArray(new InputPartition[0]);
+  }
+
+  private static InputPartition withKey(InputPartition partition, JsonNode group, boolean keyed) {
+    return keyed ? new BucketPartition(partition, group.get("bucket").asInt()) : partition;
+  }
+
+  private static FilePartition nativeFiles(int index, JsonNode files) {
+    List<PartitionedFile> found = new ArrayList<>();
+    for (JsonNode file : files) {
+      found.add(
+          new PartitionedFile(
+              InternalRow.empty(),
+              SparkPath.fromUrlString(file.get("path").asText()),
+              file.get("start").asLong(),
+              file.get("length").asLong(),
+              new String[0],
+              0L,
+              file.get("size").asLong(),
+              scala.collection.immutable.Map$.MODULE$.empty()));
+    }
+    return new FilePartition(index, found.toArray(new PartitionedFile[0]));
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    boolean hasHot = plan().get("hot").size() > 0;
+    if (hasHot && hotBatch == null) planInputPartitions();
+    boolean hasFiles = false;
+    for (JsonNode group : plan().get("native")) hasFiles |= group.get("files").size() > 0;
+    PartitionReaderFactory parquet = hasFiles ? parquetFactory() : null;
+    return new MixedReaderFactory(hasHot ? hotBatch.createReaderFactory() : null, parquet, required.length());
+  }
+
+  /** Spark's own reader, for files that are given to it: it lists nothing and infers nothing. */
+  private PartitionReaderFactory parquetFactory() {
+    Map<String, String> strict = new HashMap<>();
+    strict.put("paths", "[]");
+    strict.put("__globPaths__", "false");
+    strict.put("recursiveFileLookup", "true");
+    strict.put("mergeSchema", "false");
+    strict.put("ignoreMissingFiles", "false");
+    strict.put("ignoreCorruptFiles", "false");
+    strict.put("datetimeRebaseMode", "CORRECTED");
+    strict.put("int96RebaseMode", "CORRECTED");
+    strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
+    SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
+    ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
+    builder.pruneColumns(required);
+    builder.pushedDataFilters_$eq(builder.pushDataFilters(ParquetFilters.of(predicates, table.schema)));
+    return builder.build().toBatch().createReaderFactory();
+  }
+
+  /** Equal scans read the same rows: Spark reuses their exchanges. */
+  @Override
+  public boolean equals(Object other) {
+    return other != null
+        && getClass() == other.getClass()
+        && table.id().equals(((TableScan) other).table.id())
+        && request().equals(((TableScan) other).request());
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(table.id(), Arrays.hashCode(required.fieldNames()));
+  }
+}

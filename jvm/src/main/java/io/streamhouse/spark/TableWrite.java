@@ -1,0 +1,92 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.Map;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+
+/** Options that cannot be are an error of the query's own; later they would be one of a Python worker. */
+class TableWrite implements Write {
+  final WritableTable table;
+  private final LogicalWriteInfo info;
+  private final Map<String, String> options;
+  private final Write inner;
+
+  TableWrite(WritableTable table, LogicalWriteInfo info, Write inner) {
+    this.table = table;
+    this.info = info;
+    this.options = info.options().asCaseSensitiveMap();
+    this.inner = inner;
+  }
+
+  @Override
+  public String description() {
+    return inner.description();
+  }
+
+  @Override
+  public BatchWrite toBatch() {
+    table.checkOptions("write", options);
+    LogicalPlan merged = merged();
+    if (merged == null) return new PlainBatchWrite(inner.toBatch());
+    boolean readsOnce =
+        Statements.leaves().stream().filter(leaf -> !leaf.equals(merged)).noneMatch(
+            leaf -> Statements.mayRead(leaf, table));
+    JsonNode described = KeyedRowLevelOperation.described(table, RowLevelOperation.Command.MERGE, options);
+    Write write = table.writer(info, info.schema(), KeyedRowLevelOperation.read(described, readsOnce, null)).build();
+    return new PlainBatchWrite(write.toBatch());
+  }
+
+  /**
+   * The relation that is written, where this is a MERGE that only inserts; else null. Spark makes an append of it and
+   * asks for no operation. The append's query reads the very relation that it appends to. An INSERT that reads the
+   * table has a relation of its own for that.
+   */
+  private static LogicalPlan merged() {
+    LogicalPlan running = Statements.running();
+    if (!(running instanceof V2WriteCommand)) return null;
+    V2WriteCommand command = (V2WriteCommand) running;
+    LogicalPlan written = (LogicalPlan) command.table();
+    return command.query().collectLeaves().exists(leaf -> leaf.equals(written)) ? written : null;
+  }
+
+  @Override
+  public StreamingWrite toStreaming() {
+    table.checkOptions("writeStream", options);
+    if (isRealTime()) {
+      throw Errors.analysis(
+          "INVALID_OPTION: stream into " + table.name() + " with a real-time trigger: a batch that runs again has"
+              + " other rows there, which would be dropped; use trigger(processingTime=...) or"
+              + " trigger(availableNow=True)");
+    }
+    return new PlainStreamingWrite(inner.toStreaming());
+  }
+
+  /** Whether the query that is being planned has a real-time trigger. Spark tells a sink nothing of it. */
+  private static boolean isRealTime() {
+    Thread thread = Thread.currentThread();
+    try {
+      java.lang.reflect.Field outer = thread.getClass().getDeclaredField("$outer");
+      outer.setAccessible(true);
+      Object execution = outer.get(thread);
+      Object trigger = execution.getClass().getMethod("trigger").invoke(execution);
+      return trigger.getClass().getSimpleName().equals("RealTimeTrigger");
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      // Another Spark: real-time mode takes no sink like this one unless its list of allowed sinks is switched off.
+      String key = "spark.sql.streaming.realTimeMode.allowlistCheck";
+      return "false".equals(SparkSession.active().conf().get(key, "true"));
+    }
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return inner.supportedCustomMetrics();
+  }
+}

@@ -1,0 +1,77 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.Arrays;
+import java.util.EnumSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TruncatableTable;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.StructType;
+
+/** A table of rows: reads, writes and operations on single rows. */
+class WritableTable extends ReadableTable implements SupportsWrite, TruncatableTable, SupportsRowLevelOperations {
+  WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
+    super(catalog, identifier, loaded);
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    EnumSet<TableCapability> found =
+        EnumSet.of(
+            TableCapability.BATCH_READ,
+            TableCapability.MICRO_BATCH_READ,
+            TableCapability.BATCH_WRITE,
+            TableCapability.STREAMING_WRITE,
+            TableCapability.TRUNCATE,
+            TableCapability.OVERWRITE_BY_FILTER, // these two the write refuses, which says why
+            TableCapability.OVERWRITE_DYNAMIC,
+            // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the columns that there are.
+            TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    return loaded.get("streams_rows").asBoolean() ? found : new WithoutStreams(this, found);
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    WriteBuilder inner = writer(info, info.schema(), Map.of());
+    return loaded.get("takes_updates").asBoolean()
+        ? new UpdatingWriteBuilder(this, info, inner)
+        : new TableWriteBuilder(this, info, inner);
+  }
+
+  /** Whether rows of this schema can be clustered by bucket. Python refuses a stream whose rows cannot. */
+  boolean clusters(StructType written) {
+    String key = bucketColumn();
+    return key != null && bucketCount() > 1 && Arrays.stream(written.fieldNames()).anyMatch(key::equalsIgnoreCase);
+  }
+
+  /** Our data source's own writer, for rows of this schema. */
+  WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
+    Map<String, String> options = python.options(info.options().asCaseSensitiveMap());
+    options.put("path", tableName());
+    options.put(InternalOptions.UUID, id());
+    if (clusters(written)) options.put(InternalOptions.CLUSTERED, "true");
+    options.putAll(more);
+    SupportsWrite source = (SupportsWrite) python.source().getTable(written, new Transform[0], options);
+    return source.newWriteBuilder(new WriteInfo(info, written, options));
+  }
+
+  @Override
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return () -> new KeyedRowLevelOperation(this, info);
+  }
+
+  @Override
+  public boolean truncateTable() {
+    python.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
+    return true;
+  }
+}

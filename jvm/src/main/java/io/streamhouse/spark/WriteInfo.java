@@ -1,0 +1,34 @@
+package io.streamhouse.spark;
+
+import java.util.Map;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Of a write: another one's, with a schema and options of its own. */
+final class WriteInfo implements LogicalWriteInfo {
+  private final LogicalWriteInfo info;
+  private final StructType schema;
+  private final CaseInsensitiveStringMap options;
+
+  WriteInfo(LogicalWriteInfo info, StructType schema, Map<String, String> options) {
+    this.info = info;
+    this.schema = schema;
+    this.options = new CaseInsensitiveStringMap(options);
+  }
+
+  @Override
+  public CaseInsensitiveStringMap options() {
+    return options;
+  }
+
+  @Override
+  public String queryId() {
+    return info.queryId();
+  }
+
+  @Override
+  public StructType schema() {
+    return schema;
+  }
+}

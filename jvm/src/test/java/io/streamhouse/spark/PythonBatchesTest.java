@@ -1,0 +1,168 @@
+package io.streamhouse.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.junit.jupiter.api.Test;
+
+/** Batches as they come from Python, their columns and rows; and readers of partitions without Python. */
+class PythonBatchesTest {
+  private boolean closed;
+
+  /** An Arrow stream of one batch; a null id is a null in both columns. */
+  private static byte[] stream(Long... ids) throws IOException {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    try (BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("test", 0, Long.MAX_VALUE);
+        BigIntVector id = new BigIntVector("id", allocator);
+        VarCharVector name = new VarCharVector("name", allocator)) {
+      for (int i = 0; i < ids.length; i++) {
+        if (ids[i] == null) id.setNull(i);
+        else id.setSafe(i, ids[i]);
+        if (ids[i] == null) name.setNull(i);
+        else name.setSafe(i, ("name " + ids[i]).getBytes(StandardCharsets.UTF_8));
+      }
+      id.setValueCount(ids.length);
+      name.setValueCount(ids.length);
+      VectorSchemaRoot root = VectorSchemaRoot.of(id, name);
+      root.setRowCount(ids.length);
+      try (ArrowStreamWriter writer = new ArrowStreamWriter(root, null, bytes)) {
+        writer.start();
+        writer.writeBatch();
+        writer.end();
+      }
+    }
+    return bytes.toByteArray();
+  }
+
+  private PartitionReader<InternalRow> rows(byte[]... streams) {
+    Iterator<byte[]> left = List.of(streams).iterator();
+    return new PartitionReader<>() {
+      @Override
+      public boolean next() {
+        return left.hasNext();
+      }
+
+      @Override
+      public InternalRow get() {
+        return new GenericInternalRow(new Object[] {left.next()});
+      }
+
+      @Override
+      public void close() {
+        closed = true;
+      }
+    };
+  }
+
+  @Test
+  void columnsAreThoseOfTheStream() throws IOException {
+    long before = ArrowUtils.rootAllocator().getAllocatedMemory();
+    try (PythonBatches batches = new PythonBatches(rows(stream(1L, null), stream(3L)), 2)) {
+      assertTrue(batches.next());
+      ColumnarBatch first = batches.get();
+      assertEquals(2, first.numRows());
+      assertEquals(DataTypes.LongType, first.column(0).dataType());
+      assertEquals(1L, first.column(0).getLong(0));
+      assertEquals("name 1", first.column(1).getUTF8String(0).toString());
+      assertTrue(first.column(0).isNullAt(1));
+      assertTrue(first.column(1).hasNull());
+      assertEquals(1, first.column(1).numNulls());
+      assertTrue(batches.next());
+      assertEquals(3L, batches.get().column(0).getLong(0));
+      assertFalse(batches.next());
+    }
+    assertTrue(closed);
+    assertEquals(before, ArrowUtils.rootAllocator().getAllocatedMemory());
+  }
+
+  @Test
+  void rowsGoOnOverEmptyBatches() throws IOException {
+    List<Long> found = new ArrayList<>();
+    byte[][] streams = {stream(), stream(1L, 2L), stream(), stream(3L)};
+    try (PythonRows rows = new PythonRows(new PythonBatches(rows(streams), 2))) {
+      while (rows.next()) found.add(rows.get().getLong(0));
+    }
+    assertEquals(List.of(1L, 2L, 3L), found);
+    assertTrue(closed);
+  }
+
+  @Test
+  void aStreamThatIsCutIsAnError() throws IOException {
+    byte[] whole = stream(1L, 2L);
+    byte[] cut = Arrays.copyOf(whole, whole.length / 2);
+    long before = ArrowUtils.rootAllocator().getAllocatedMemory();
+    try (PythonBatches batches = new PythonBatches(rows(cut), 2)) {
+      assertThrows(IOException.class, batches::next);
+    }
+    assertEquals(before, ArrowUtils.rootAllocator().getAllocatedMemory());
+  }
+
+  @Test
+  void errorsOfPythonAreToldByTheirText() throws IOException {
+    PartitionReader<InternalRow> failing =
+        new PartitionReader<>() {
+          @Override
+          public boolean next() {
+            throw new RuntimeException("Traceback\nstreamhouse_spark.errors.DataLossError: DATA_LOSS: gone\n");
+          }
+
+          @Override
+          public InternalRow get() {
+            throw new IllegalStateException();
+          }
+
+          @Override
+          public void close() {}
+        };
+    try (PythonBatches batches = new PythonBatches(failing, 1)) {
+      assertEquals("DATA_LOSS", assertThrows(AnalysisException.class, batches::next).getCondition());
+    }
+  }
+
+  private static final class Unread implements PartitionReaderFactory {
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      throw new AssertionError("nobody reads a partition without files");
+    }
+  }
+
+  /** Spark's own reader fails on a partition without files. */
+  @Test
+  void aBucketWithoutRowsIsReadByNobody() throws IOException {
+    BucketPartition empty = new BucketPartition(new FilePartition(0, new PartitionedFile[0]), 3);
+    assertEquals(3, empty.partitionKey().getInt(0));
+    MixedReaderFactory factory = new MixedReaderFactory(new Unread(), new Unread(), 1);
+    try (PartitionReader<InternalRow> rows = factory.createReader(empty);
+        PartitionReader<ColumnarBatch> batches = factory.createColumnarReader(empty)) {
+      assertFalse(rows.next());
+      assertFalse(batches.next());
+    }
+    assertTrue(new MixedReaderFactory(new Unread(), null, 1).supportColumnarReads(empty));
+    assertFalse(factory.supportColumnarReads(empty));
+  }
+}

@@ -1,0 +1,284 @@
+package io.streamhouse.spark;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.junit.jupiter.api.Test;
+
+/** The catalog without Spark's session and without Python: what it asks, and what it makes of the answers. */
+class StreamhouseCatalogTest {
+  private static final String[] SALES = {"sales"};
+  private static final Identifier ORDERS = Identifier.of(SALES, "orders");
+  private static final StructType SCHEMA = new StructType().add("id", "bigint").add("dt", "string");
+
+  private final RecordedCalls calls =
+      new RecordedCalls()
+          .answer("databases", "{\"databases\":[\"default\",\"sales\"]}")
+          .answer("database", "{\"exists\":true,\"properties\":{\"comment\":\"c\"}}")
+          .answer("drop_database", "{\"dropped\":true}")
+          .answer("tables", "{\"tables\":[\"orders\"]}")
+          .answer("load", loaded("table", "p1"))
+          .answer("replace_table", loaded("table", "p1"))
+          .answer("drop_table", "{\"dropped\":true}")
+          .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
+          .answer("aggregate", "{\"row\":[3,7]}")
+          .answer("row_level_operation",
+              "{\"pin\":\"p2\",\"row_id\":[\"id\"],\"schema\":\"" + escaped(SCHEMA.json())
+              + "\",\"read\":\"r\",\"schema_id\":0}")
+          .answer("procedures",
+              "{\"procedures\":[{\"name\":\"expire\",\"description\":\"d\",\"result\":\"r\","
+              + "\"parameters\":[{\"name\":\"table\",\"type\":\"\\\"string\\\"\",\"default\":null,"
+                  + "\"comment\":\"c\"}]}]}")
+          .answer("call_procedure", "{\"schema\":\"" + escaped(SCHEMA.json()) + "\",\"rows\":[[1,\"a\"]]}");
+
+  private final StreamhouseCatalog catalog =
+      new StreamhouseCatalog() {
+        @Override
+        PythonCalls python() {
+          return calls;
+        }
+      };
+
+  StreamhouseCatalogTest() {
+    catalog.initialize("lakehouse", new CaseInsensitiveStringMap(Map.of("warehouse", "/w")));
+  }
+
+  private static String escaped(String json) {
+    return json.replace("\\", "\\\\").replace("\"", "\\\"");
+  }
+
+  private static String loaded(String kind, String pin) {
+    return "{\"kind\":\"" + kind + "\",\"name\":\"sales.orders\",\"uuid\":\"u\",\"version\":\"1\",\"schema\":\""
+        + escaped(SCHEMA.json()) + "\",\"partitioning\":[{\"transform\":\"identity\",\"columns\":[[\"dt\"]],"
+        + "\"arguments\":[]},{\"transform\":\"bucket\",\"columns\":[[\"id\"]],\"arguments\":[4]}],"
+        + "\"properties\":{\"a\":\"b\"},\"takes_updates\":false,\"streams_rows\":true,"
+        + "\"buckets\":{\"count\":4,\"key\":[\"id\"]},\"partition_columns\":[\"dt\"],\"metadata_columns\":"
+        + "[{\"name\":\"_offset\",\"type\":\"\\\"long\\\"\",\"nullable\":true}],\"rows\":3,\"bytes\":9,\"pin\":\"" + pin
+        + "\"}";
+  }
+
+  private static TableInfo info() {
+    return new TableInfo.Builder()
+        .withColumns(new Column[] {Column.create("id", DataTypes.LongType), Column.create("dt", DataTypes.StringType)})
+        .withPartitions(new Transform[] {Expressions.identity("dt"), Expressions.bucket(4, "id")})
+        .withProperties(Map.of("owner", "me"))
+        .build();
+  }
+
+  /** All but `plan`, whose arguments say how many cores Spark has. */
+  @Test
+  void eachOperationIsGivenItsArguments() throws Exception {
+    assertArrayEquals(new String[][] {{"default"}, {"sales"}}, catalog.listNamespaces());
+    assertEquals(Map.of("comment", "c"), catalog.loadNamespaceMetadata(SALES));
+    catalog.createNamespace(SALES, Map.of("comment", "c"));
+    catalog.alterNamespace(SALES, NamespaceChange.setProperty("a", "b"), NamespaceChange.removeProperty("a"));
+    assertArrayEquals(new Identifier[] {ORDERS}, catalog.listTables(SALES));
+    catalog.createTable(ORDERS, info());
+    catalog.stageReplace(ORDERS, info());
+    catalog.loadTable(ORDERS, "7");
+    catalog.loadTable(ORDERS, 8L);
+    catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
+    catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
+    PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
+    table.truncateTable();
+    InternalRow value = new GenericInternalRow(new Object[] {UTF8String.fromString("a")});
+    assertEquals(2, table.listPartitionIdentifiers(new String[] {"dt"}, value).length);
+    table.dropPartitions(new InternalRow[] {value});
+    table.checkOptions("write", Map.of("a", "b"));
+    operation(table);
+    aggregated(table);
+    Procedure procedure = (Procedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
+    Scan rows = procedure.call(value).next();
+    assertEquals(1L, ((LocalScan) rows).rows()[0].getLong(0));
+    assertTrue(catalog.purgeTable(ORDERS));
+    assertTrue(catalog.dropNamespace(SALES, true));
+
+    Map<String, Object> listed = new TreeMap<>();
+    Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.put(name, Protocol.arguments(name)));
+    listed.remove("plan");
+    assertEquals(listed, calls.given);
+  }
+
+  private static RowLevelOperation operation(WritableTable table) {
+    return table
+        .newRowLevelOperationBuilder(
+            new RowLevelOperationInfo() {
+              @Override
+              public CaseInsensitiveStringMap options() {
+                return CaseInsensitiveStringMap.empty();
+              }
+
+              @Override
+              public RowLevelOperation.Command command() {
+                return RowLevelOperation.Command.DELETE;
+              }
+            })
+        .build();
+  }
+
+  private static LocalScan aggregated(ReadableTable table) {
+    TableScanBuilder builder = (TableScanBuilder) table.newScanBuilder(CaseInsensitiveStringMap.empty());
+    AggregateFunc[] functions = {new CountStar(), new Max(FieldReference.column("id"))};
+    assertTrue(builder.pushAggregation(new Aggregation(functions, new Expression[0])));
+    return (LocalScan) builder.build();
+  }
+
+  @Test
+  void anAggregateIsAnsweredWithoutAScan() throws Exception {
+    LocalScan scan = aggregated((ReadableTable) catalog.loadTable(ORDERS));
+    assertEquals(new StructType().add("c0", "bigint").add("c1", "bigint"), scan.readSchema());
+    assertEquals(3L, scan.rows()[0].getLong(0));
+    assertEquals(7L, scan.rows()[0].getLong(1));
+  }
+
+  @Test
+  void aggregatesThatMetadataCannotAnswerAreNotAsked() throws Exception {
+    ReadableTable table = (ReadableTable) catalog.loadTable(ORDERS);
+    TableScanBuilder builder = (TableScanBuilder) table.newScanBuilder(CaseInsensitiveStringMap.empty());
+    Expression[] groups = {FieldReference.column("dt")};
+    assertFalse(builder.pushAggregation(new Aggregation(new AggregateFunc[] {new CountStar()}, groups)));
+    AggregateFunc[] unknown = {new Max(FieldReference.column("gone"))};
+    assertFalse(builder.supportCompletePushDown(new Aggregation(unknown, new Expression[0])));
+    assertFalse(calls.given.containsKey("aggregate"));
+  }
+
+  @Test
+  void conditionsAreSparksExceptions() {
+    calls.refuse("create_database", "DATABASE_EXISTS");
+    assertThrows(NamespaceAlreadyExistsException.class, () -> catalog.createNamespace(SALES, Map.of()));
+    calls.refuse("drop_database", "DATABASE_NOT_EMPTY");
+    assertThrows(NonEmptyNamespaceException.class, () -> catalog.dropNamespace(SALES, false));
+    calls.refuse("drop_database", "DATABASE_NOT_FOUND");
+    assertThrows(NoSuchNamespaceException.class, () -> catalog.dropNamespace(SALES, false));
+    calls.refuse("tables", "DATABASE_NOT_FOUND");
+    assertThrows(NoSuchNamespaceException.class, () -> catalog.listTables(SALES));
+    calls.refuse("create_table", "TABLE_EXISTS");
+    assertThrows(TableAlreadyExistsException.class, () -> catalog.createTable(ORDERS, info()));
+    calls.refuse("create_table", "DATABASE_NOT_FOUND");
+    assertThrows(NoSuchNamespaceException.class, () -> catalog.createTable(ORDERS, info()));
+    calls.refuse("load", "TABLE_NOT_FOUND");
+    assertThrows(NoSuchTableException.class, () -> catalog.loadTable(ORDERS));
+    calls.refuse("load", "INVALID_OPTION");
+    AnalysisException other = assertThrows(AnalysisException.class, () -> catalog.loadTable(ORDERS));
+    assertEquals("INVALID_OPTION", other.getCondition());
+  }
+
+  @Test
+  void databasesHaveNoDatabasesWithinThem() {
+    String[] deep = {"a", "b"};
+    assertFalse(catalog.namespaceExists(deep));
+    assertThrows(NoSuchTableException.class, () -> catalog.loadTable(Identifier.of(deep, "t")));
+    assertThrows(AnalysisException.class, () -> catalog.createNamespace(deep, Map.of()));
+    assertTrue(calls.given.isEmpty());
+  }
+
+  @Test
+  void theKindOfANameDecidesItsTable() throws Exception {
+    assertInstanceOf(PartitionedTable.class, catalog.loadTable(ORDERS));
+    calls.answer("load", loaded("table", "p1").replace("\"partition_columns\":[\"dt\"]", "\"partition_columns\":[]"));
+    assertEquals(WritableTable.class, catalog.loadTable(ORDERS).getClass());
+    calls.answer("load", loaded("changelog", "p1"));
+    Table changelog = catalog.loadTable(ORDERS);
+    assertEquals(ReadableTable.class, changelog.getClass());
+    assertTrue(changelog.capabilities().contains(TableCapability.MICRO_BATCH_READ));
+    calls.answer("load", loaded("lake", "p1"));
+    assertFalse(catalog.loadTable(ORDERS).capabilities().contains(TableCapability.MICRO_BATCH_READ));
+  }
+
+  /** Spark asks by name whether a table can be streamed, and a keyed one says what to read instead. */
+  @Test
+  void aTableOfChangesSaysWhichStreamItHas() throws Exception {
+    calls.answer("load", loaded("table", "p1").replace("\"streams_rows\":true", "\"streams_rows\":false"));
+    Table table = catalog.loadTable(ORDERS);
+    assertTrue(table.capabilities().contains(TableCapability.BATCH_READ));
+    AnalysisException error =
+        assertThrows(
+            AnalysisException.class, () -> table.capabilities().contains(TableCapability.MICRO_BATCH_READ));
+    assertTrue(error.getMessage().contains("lakehouse.sales.`orders$changelog`"), error.getMessage());
+    assertFalse(new TreeSet<>(table.capabilities()).contains(TableCapability.MICRO_BATCH_READ));
+  }
+
+  @Test
+  void tablesOfOneStateAreEqual() throws Exception {
+    Table one = catalog.loadTable(ORDERS);
+    assertEquals(one, catalog.loadTable(ORDERS));
+    assertEquals(one.hashCode(), catalog.loadTable(ORDERS).hashCode());
+    calls.answer("load", loaded("table", "p2"));
+    assertNotEquals(one, catalog.loadTable(ORDERS));
+    calls.answer("load", loaded("lake", "p1"));
+    assertNotEquals(one, catalog.loadTable(ORDERS));
+  }
+
+  @Test
+  void aLoadedTableIsDescribedAsItWasAnswered() throws Exception {
+    ReadableTable table = (ReadableTable) catalog.loadTable(ORDERS);
+    assertEquals("lakehouse.sales.orders", table.name());
+    assertEquals("1", table.version());
+    assertEquals("u", table.id());
+    assertEquals(SCHEMA, table.schema());
+    assertEquals("id", table.bucketColumn());
+    assertEquals(4, table.bucketCount());
+    assertEquals("_offset", table.metadataColumns()[0].name());
+    assertEquals("bucket(4, id)", table.partitioning()[1].toString());
+    assertTrue(((WritableTable) table).clusters(new StructType().add("ID", "bigint")));
+    assertFalse(((WritableTable) table).clusters(new StructType().add("other", "bigint")));
+  }
+
+  @Test
+  void functionsAreOfTheSystemDatabase() throws Exception {
+    assertEquals("bucket", catalog.loadFunction(Identifier.of(new String[] {"system"}, "BUCKET")).name());
+    assertEquals("slot", catalog.loadFunction(Identifier.of(new String[0], "slot")).name());
+    Identifier other = Identifier.of(SALES, "bucket");
+    assertThrows(NoSuchFunctionException.class, () -> catalog.loadFunction(other));
+  }
+
+  @Test
+  void anUnknownProcedureIsToldOfTheOthers() {
+    AnalysisException error =
+        assertThrows(
+            AnalysisException.class,
+            () -> catalog.loadProcedure(Identifier.of(new String[] {"system"}, "gone")));
+    assertEquals("PROCEDURE_NOT_FOUND", error.getCondition());
+    assertTrue(error.getMessage().endsWith("there are lakehouse.system.expire"), error.getMessage());
+  }
+}

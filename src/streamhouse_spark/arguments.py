@@ -1,0 +1,142 @@
+"""Arguments of the wrong kind are refused before a public method begins, by what its parameters say that they are.
+
+A parameter's annotation is the promise. Kinds that every module would have to check in the same way are checked here
+alone: flags, whole numbers, durations, texts, lists of texts and mappings. What only a method knows, such as that a
+column exists or which rows fit, it checks itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, StreamhouseError, shown
+
+_Type = TypeVar("_Type", bound=type)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Check = Callable[[str, object], None]
+_INT64_MAX = 2**63 - 1
+_WAIT_MS_MAX = 10**12
+"""Thirty years: a system cannot wait much longer."""
+
+
+def checks_arguments(*, names: Collection[str] = ()) -> Callable[[_Type], _Type]:
+    """For a class: its own public methods are `checked`; ``names`` are parameters that name a database or table."""
+
+    def wrapped(kind: _Type) -> _Type:
+        for name, method in vars(kind).copy().items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(kind, name, checked(method, names=names))
+        return kind
+
+    return wrapped
+
+
+def checked(function: _Function, *, names: Collection[str] = ()) -> _Function:
+    """The function, which raises before it begins for an argument that is not of the kind of its parameter.
+
+    `InvalidNameError` for parameters of ``names``, `InvalidOptionError` for all others. None is right where the
+    annotation says so, or where it is the default.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    checks = {p.name: check for p in parameters if (check := _check_of(p, names)) is not None}
+    if not checks:
+        return function
+    places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    star = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        for name, value in (*zip(places, given, strict=False), *named.items()):
+            check = checks.get(name)
+            if check is not None:
+                check(name, value)
+        if star in checks:
+            for value in given[len(places) :]:
+                checks[star](star, value)
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]
+
+
+def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
+    said = str(parameter.annotation)
+    kind = said.removesuffix(" | None")
+    if parameter.name in names:
+        check: _Check | None = _name
+    elif kind.startswith(("Sequence[str]", "Mapping[")):
+        check = _texts if kind.startswith("Sequence") else _mapping
+    else:
+        check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
+    if check is None or kind in {said, "Any"}:
+        return check
+    required = check
+    return lambda name, value: None if value is None else required(name, value)
+
+
+def _flag(name: str, value: object) -> None:
+    if type(value) is not bool and not isinstance(value, np.bool_):
+        _refuse(name, value, "True or False")
+
+
+def _whole(name: str, value: object) -> None:
+    is_whole = type(value) is int or isinstance(value, np.integer)
+    if not is_whole or not -_INT64_MAX <= int(value) <= _INT64_MAX:  # type: ignore[call-overload]
+        unit = "milliseconds as a " if name.endswith("_ms") else "a "
+        _refuse(name, value, f"{unit}whole number of at most 64 bits")
+
+
+def _wait(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(_small(value)) or not 0 <= value <= _WAIT_MS_MAX:  # type: ignore[operator]
+        _refuse(name, value, f"milliseconds, from 0 to {_WAIT_MS_MAX}")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not _is_unicode(value):
+        _refuse(name, value, "a text")
+
+
+def _name(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        _refuse(name, value, "a name such as 'sales.orders'", InvalidNameError)
+
+
+def _texts(name: str, value: object) -> None:
+    """A container; what is in it is looked at where it is used, with the columns or properties that there are."""
+    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
+        _refuse(name, value, "a list of names")
+
+
+def _mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        _refuse(name, value, "a mapping")
+        return
+    for item in (*value.keys(), *value.values()):
+        _any(name, item)
+
+
+def _any(name: str, value: object) -> None:
+    if type(value) is int and value.bit_length() > _BITS_MAX:
+        _refuse(name, value, f"a number of at most {_BITS_MAX} bits")
+
+
+_BITS_MAX = 1024
+"""No column holds more, and Python does not show much longer numbers."""
+
+
+def _small(value: object) -> float:
+    return math.inf if isinstance(value, int) and value.bit_length() > _BITS_MAX // 2 else float(value)  # type: ignore[arg-type]
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else True
+
+
+def _refuse(name: str, value: object, expected: str, kind: type[StreamhouseError] = InvalidOptionError) -> None:
+    raise kind(f"{name} is {shown(value)}, expected {expected}")

@@ -1,0 +1,101 @@
+"""Flipped bytes and cuts of what a move, a copy or a lake built anew reads and writes: an error or right rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from pyiceberg.manifest import clear_manifest_cache
+
+from faults.sequential import one_thing_at_a_time
+from faults.test_relocation_calls import at, filled, ids, opened, tier
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.relocation import relocate
+from streamhouse_spark.storage_memory import MemoryStorage
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+
+DAMAGES = 4
+
+
+def damages(data: bytes, number: int) -> list[tuple[str, bytes]]:
+    """Some flipped bytes, others for each file, and a cut."""
+    places = [len(data) * part // DAMAGES + number % max(1, len(data) // DAMAGES) for part in range(DAMAGES)]
+    flips = [(f"byte {p} ^ 0xff", data[:p] + bytes([data[p] ^ 0xFF]) + data[p + 1 :]) for p in places if p < len(data)]
+    return [*flips, ("cut", data[: len(data) // 2])]
+
+
+def read_all(storage: MemoryStorage, number: int) -> tuple[list[int], list[int]]:
+    close_tablets()
+    clear_manifest_cache()
+    table = opened(storage, number).table("t")
+    return ids(table), sorted(table.lake.to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+@pytest.mark.parametrize("verb", ["move", "copy", "retier"])
+def test_what_the_verb_reads(verb, lake):
+    """Each file in turn is damaged before the verb runs. Mended, the verb is run again and ends right."""
+    made = filled(lake, keyed=False)
+    wanted = ids(opened(made, 2).table("t"))
+    counts: Counter[str] = Counter()
+    with one_thing_at_a_time():
+        for number, key in enumerate(sorted(made._objects)):
+            whole = made.read(key)
+            for what, data in damages(whole, number):
+                storage = at(made, "first" if verb == "retier" else "second")
+                storage.put(key, data)
+                try:
+                    run(verb, storage)
+                    found = read_all(storage, 4)[0]
+                    assert found == wanted, f"{verb}, {key}, {what}: {found}"
+                    counts["right"] += 1
+                except StreamhouseError as error:
+                    counts[type(error).__name__] += 1
+                except AssertionError:
+                    raise
+                except BaseException as error:
+                    raise AssertionError(f"{verb}, {key}, {what}: {type(error).__name__}: {error}") from error
+    print(f"{verb}, {lake}: {dict(counts)}")  # noqa: T201
+    assert counts["CorruptDataError"] > 10
+
+
+def run(verb: str, storage: MemoryStorage) -> None:
+    if verb != "retier":
+        relocate(opened(storage, 3), copy=verb == "copy")
+        return
+    table = opened(storage, 3).table("t")
+    table.retier()
+    tier(table)
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+@pytest.mark.parametrize("verb", ["move", "copy", "retier"])
+def test_what_the_verb_wrote(verb, lake):
+    """Each file that it wrote is damaged in turn."""
+    made = filled(lake, keyed=False)
+    storage = at(made, "first" if verb == "retier" else "second")
+    with one_thing_at_a_time():
+        run(verb, storage)
+        wanted = read_all(storage, 4)
+        new = [key for key, data in storage._objects.items() if made._objects.get(key) != data]
+        counts: Counter[str] = Counter()
+        for number, key in enumerate(sorted(new)):
+            whole = storage.read(key)
+            for what, data in damages(whole, number):
+                storage.put(key, data)
+                try:
+                    found = read_all(storage, 4)
+                    assert found == wanted, f"{verb}, {key}, {what}: {found}"
+                    counts["right"] += 1
+                except StreamhouseError as error:
+                    counts[type(error).__name__] += 1
+                except AssertionError:
+                    raise
+                except BaseException as error:
+                    raise AssertionError(f"{verb}, {key}, {what}: {type(error).__name__}: {error}") from error
+            storage.put(key, whole)
+        assert read_all(storage, 4) == wanted
+    print(f"{verb}, {lake}: {len(new)} files: {dict(counts)}")  # noqa: T201
+    assert counts["CorruptDataError"] > 3

@@ -1,0 +1,136 @@
+"""SIGKILL against relocating, building a lake anew, switching it off and on, and statements beside writers."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import random
+import shutil
+import time
+
+import pytest
+
+from kills.rounds import Figures, check, journal, kill_processes
+from kills.verb_workers import COUNTED, KEYS, OTHER_KEY
+from kills.workers import NAME, SCHEMA, read_journal, run, tier
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.log.home import read_warehouse_file
+from streamhouse_spark.warehouse import Warehouse
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("own_cache")]
+
+KILLS_MAX = 6
+
+
+def filled(location: str) -> None:
+    warehouse = Warehouse(location)
+    for name, lake, key in (("d.log", "iceberg", []), ("d.keyed", "iceberg", ["id"]), ("d.paimon", "paimon", [])):
+        properties = {"table.datalake.format": lake}
+        table = warehouse.create_table(name, "id BIGINT NOT NULL, text STRING", primary_key=key, properties=properties)
+        for start in (0, 3):
+            rows = [{"id": i, "text": "x" * 400} for i in range(start, start + 4)]
+            table.upsert(rows) if key else table.append(rows)
+            if not start:
+                tier(table)
+
+
+def ids(table) -> list[int]:
+    return sorted(table.to_arrow(columns=["id"])["id"].to_pylist())
+
+
+def bytes_of(folder) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def kill_until_it_ends(role: str, location: str, directory, number: int, seed: int) -> int:
+    """Run it, kill it, run it again, a few times, and then to its end. Returns how often it was killed at work."""
+    chance, kills, context = random.Random(seed), 0, multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kills.workers", "kills.verb_workers", "pyiceberg.table"])
+    file = journal(directory, role, number)
+    for turn in range(KILLS_MAX + 1):
+        begun = sum(event["kind"] == "begun" for event in read_journal(file))
+        process = context.Process(target=run, args=(role, location, str(file), number))
+        process.start()
+        if turn < KILLS_MAX:
+            while process.is_alive() and sum(e["kind"] == "begun" for e in read_journal(file)) == begun:
+                time.sleep(0.002)
+            process.join(chance.uniform(0, 0.5))
+            kills += process.is_alive()
+            process.kill()
+        process.join()
+    events = list(read_journal(file))
+    assert not [event for event in events if event["kind"] == "error"], events
+    assert events[-1]["kind"] == "ended"
+    return kills
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["move", "copy"])
+def test_relocating_is_killed_and_run_again(tmp_path, copy):
+    first, second = tmp_path / "first", tmp_path / "second"
+    filled(str(first))
+    wanted = {name: ids(Warehouse(str(first)).table(name)) for name in Warehouse(str(first)).tables()}
+    first_id = read_warehouse_file(Warehouse(str(first)).storage).id
+    shutil.copytree(first, second)
+    original = bytes_of(first)
+    if not copy:
+        shutil.rmtree(first)
+    kills = kill_until_it_ends("relocator", str(second), tmp_path, 1 + copy, seed=5)
+    print(f"{kills} kills")  # noqa: T201
+    assert kills, "it was never killed at work"
+    close_tablets()
+    warehouse = Warehouse(str(second))
+    assert (read_warehouse_file(warehouse.storage).id == first_id) == (not copy)
+    assert not (second / "relocation.json").exists()
+    assert set(warehouse.tables()) == set(wanted)
+    for name, expected in wanted.items():
+        table = warehouse.table(name)
+        assert ids(table) == expected
+        row = [{"id": 99, "text": "new"}]
+        table.upsert(row) if table.state.primary_key else table.append(row)
+        tier(table)
+        assert ids(table) == [*expected, 99]
+        assert sorted(table.lake.to_arrow()["id"].to_pylist()) == [*expected, 99]
+    if copy:
+        assert bytes_of(first) == original
+
+
+def test_a_lake_is_built_anew_and_switched_off_and_on_beside_writers(tmp_path):
+    """No row is lost, doubled or hidden, and batches with an identity that has expired are stored once."""
+    location = str(tmp_path / "warehouse")
+    properties = {"bucket.key": "id", "table.transactions.ttl": "1s"}
+    Warehouse(location).create_table(NAME, SCHEMA, buckets=2, properties=properties)
+    figures = Figures()
+    processes = (("writer", 1), ("writer", 2), ("rebuilder", 1), ("reader", 1))
+    kill_processes(tmp_path, 4, 3, processes, figures)
+    Warehouse(location).table(NAME).alter_properties({"table.datalake.enabled": "true"})
+    check(location, tmp_path, figures)
+    rebuilt = sum(event["kind"] == "rebuilt" for event in read_journal(journal(tmp_path, "rebuilder", 1)))
+    print(figures, f"{rebuilt} times built anew")  # noqa: T201
+    assert figures.acknowledged > 10
+    assert figures.reads > 0
+
+
+def test_statements_beside_writers_are_all_there_or_not_at_all(tmp_path):
+    location = str(tmp_path / "warehouse")
+    properties = {"table.datalake.enabled": "false"}
+    columns = "id BIGINT NOT NULL, n BIGINT"
+    table = Warehouse(location).create_table(COUNTED, columns, primary_key=["id"], buckets=2, properties=properties)
+    table.upsert([{"id": key, "n": 0} for key in KEYS])
+    close_tablets()
+    figures = Figures()
+    processes = (("updater", 1), ("updater", 2), ("neighbour", 1), ("neighbour", 2))
+    kill_processes(tmp_path, 4, 4, processes, figures)
+    table = Warehouse(location).table(COUNTED)
+    found = {row["id"]: row["n"] for row in table.to_arrow().to_pylist()}
+    kinds = [event["kind"] for number in (1, 2) for event in read_journal(journal(tmp_path, "updater", number))]
+    told, refused = kinds.count("acknowledged"), kinds.count("conflict")
+    n = {found[key] for key in KEYS}
+    print(f"{figures.kills} kills, {told} statements, {refused} conflicts, n = {n}")  # noqa: T201
+    assert len(n) == 1, "a statement is there in part"
+    assert told <= min(n) <= kinds.count("attempt") - refused
+    assert told > 10
+    for number in (1, 2):
+        events = list(read_journal(journal(tmp_path, "neighbour", number)))
+        last = {kind: max(e["n"] for e in events if e["kind"] == kind) for kind in ("attempt", "acknowledged")}
+        assert last["acknowledged"] <= found[OTHER_KEY + number] <= last["attempt"]

@@ -1,0 +1,42 @@
+"""``streamhouse relocate``, after a warehouse was moved and after it was copied."""
+
+import shutil
+
+import pytest
+
+from streamhouse_spark import Warehouse
+
+
+@pytest.fixture
+def filled(run, warehouse):
+    warehouse.create_table("d.t", "id BIGINT").append([{"id": 1}])
+    run("tier", "--once")
+    return warehouse.table("d.t").uuid
+
+
+def test_a_move_is_made_whole(run, filled, warehouse_path, tmp_path):
+    there = str(tmp_path / "moved")
+    shutil.move(warehouse_path, there)
+    run("-w", there, "append", "d.t", "-", "--format", "json", stdin='{"id": 2}\n')
+    assert "WAREHOUSE_MOVED" in run("-w", there, "tier", "--once", code=1).stderr
+    planned = run("-w", there, "--output", "json", "relocate", "--dry-run")
+    assert [(row["uuid"], row["dry_run"]) for row in planned.lines] == [(filled, True)]
+    assert "WAREHOUSE_MOVED" in run("-w", there, "tier", "--once", code=1).stderr
+    done = run("-w", there, "--output", "json", "relocate")
+    assert done.lines[0]["files_written"] > 0
+    assert done.lines[0]["moved_from"].startswith(warehouse_path)
+    run("-w", there, "tier", "--once")
+    rows = run("-w", there, "--output", "json", "head", "d.t$lake").lines
+    assert sorted(row["id"] for row in rows) == [1, 2]
+    assert run("-w", there, "--output", "json", "relocate").lines[0]["files_written"] == 0
+
+
+def test_a_copy_gets_ids_of_its_own(run, filled, warehouse_path, tmp_path):
+    there = str(tmp_path / "copy")
+    shutil.copytree(warehouse_path, there)
+    (row,) = run("-w", there, "--output", "json", "relocate", "--copy").lines
+    assert row["former_uuid"] == filled == Warehouse(warehouse_path).table("d.t").uuid
+    assert row["uuid"] == Warehouse(there).table("d.t").uuid != filled
+    refused = run("-w", warehouse_path, "relocate", "--copy", code=1)
+    assert "is no copy" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

@@ -1,0 +1,205 @@
+"""The names that Java and Python pass to each other are those of `jvm/protocol.json`, which Java's tests read too."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamhouse_spark.datasource import row_level
+from streamhouse_spark.datasource.catalog import alter, internal_options, scan_options
+from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer
+from streamhouse_spark.datasource.catalog.groups import groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
+from streamhouse_spark.datasource.catalog.units import NativeUnit
+from streamhouse_spark.errors import StreamhouseError
+from unit.datasource.catalog.calls import struct
+
+PROTOCOL = json.loads((Path(__file__).parents[4] / "jvm" / "protocol.json").read_text())
+ONLY_IN_PYTHON = {"describe"}
+"""Operations that Java does not ask."""
+
+
+class Read(dict[str, Any]):
+    """A dict that remembers which of its keys were asked for, there or not; so do those within it."""
+
+    def __init__(self, values: dict[str, Any], seen: set[str]) -> None:
+        super().__init__({name: _read(value, seen) for name, value in values.items()})
+        self.seen = seen
+
+    def __getitem__(self, name: str) -> Any:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self.seen.add(str(name))
+        return super().__contains__(name)
+
+
+def _read(value: Any, seen: set[str]) -> Any:
+    if isinstance(value, dict):
+        return Read(value, seen)
+    return [_read(item, seen) for item in value] if isinstance(value, list) else value
+
+
+def shown(name: str) -> dict[str, Any]:
+    return {"transform": "identity", "columns": [[name]], "arguments": []}
+
+
+@pytest.fixture
+def ask(connection):
+    """Asks with all arguments that the list has for the operation, and checks what was read and what was answered."""
+
+    def asked(operation: str, **args: Any) -> Any:
+        listed = PROTOCOL["operations"][operation]
+        assert sorted(args) == sorted(listed["arguments"]), operation
+        args = json.loads(json.dumps(args))
+        seen: set[str] = set()
+        given = Read(args, seen)
+        for name, value in args.items():
+            dict.__setitem__(given, name, value)  # what is within, other tests look at
+        found = OPERATIONS[operation](connection, given)
+        assert seen <= set(args), operation
+        assert sorted(found) == sorted(listed["answer"]), operation
+        return json.loads(json.dumps(found))
+
+    return asked
+
+
+def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, connection):
+    assert set(PROTOCOL["operations"]) == set(OPERATIONS) - ONLY_IN_PYTHON
+    sales, orders = {"database": "sales"}, {"database": "sales", "table": "orders"}
+    declared = {"schema": struct("id BIGINT, dt DATE"), "time_zone": "UTC", "properties": {}, "as_select": False}
+    partitioning = [shown("dt"), {"transform": "bucket", "columns": [["id"]], "arguments": [4]}]
+    set_property = {"change": "set_property", "name": "comment", "value": "c"}
+
+    ask("create_database", **sales, properties={})
+    ask("alter_database", **sales, changes=[set_property])
+    assert ask("database", **sales)["exists"]
+    assert "sales" in ask("databases")["databases"]
+    ask("create_table", **orders, **declared, partitioning=partitioning, primary_key=[])
+    assert ask("tables", **sales) == {"tables": ["orders"]}
+    connection.table("sales.orders").append([{"id": 1, "dt": None}])
+    loaded = ask("load", **orders, version=None, timestamp_us=None)
+    for place, kind in (("buckets", "buckets"), ("metadata_columns", "metadata_column"), ("partitioning", "transform")):
+        check_keys(loaded[place], kind)
+    ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
+    ask("alter_table", **orders, time_zone="UTC", changes=[set_property])
+    ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
+    pin = {"pin": loaded["pin"], "options": {}}
+    read = {"columns": ["id"], "filters": [], "limit": None, "parallelism": 2, "native_schemes": ["file"]}
+    planned = ask("plan", **pin, **read, reads_once=True)
+    check_keys(planned["hot"], "hot_group")
+    assert ask("aggregate", **pin, aggregates=[{"function": "count_star", "column": None}]) == {"row": [1]}
+    assert ask("partition_values", **orders, names=[], values=[]) == {"partitions": [[None]]}
+    ask("drop_partitions", **orders, uuid=loaded["uuid"], partitions=[[None]])
+    ask("truncate_table", **orders, uuid=loaded["uuid"])
+    found = ask("procedures")["procedures"]
+    check_keys(found, "procedure")
+    check_keys([parameter for procedure in found for parameter in procedure["parameters"]], "parameter")
+    ask("call_procedure", name="table_status", arguments={"table": "sales.orders"})
+    keyed = {"database": "sales", "table": "keyed"}
+    ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"])
+    pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]
+    ask("row_level_operation", pin=pinned, command="DELETE", options={})
+    ask("rename_table", **keyed, to_database="sales", to_table="renamed")
+    assert ask("drop_table", **orders, purge=True) == {"dropped": True}
+    ask("drop_table", database="sales", table="renamed", purge=False)
+    assert ask("drop_database", **sales, cascade=False) == {"dropped": True}
+
+
+def check_keys(found: Any, kind: str) -> None:
+    found = found if isinstance(found, list) else [found]
+    assert found
+    assert {tuple(sorted(one)) for one in found} == {tuple(sorted(PROTOCOL["answered"][kind]))}
+
+
+def test_native_groups_and_their_files_have_the_names_that_are_listed():
+    unit = NativeUnit("file:///a", 0, 1, 1, 0, 1, 1)
+    groups = groups_to_json(pack_by_bucket([unit], [], 1 << 20, 2))
+    check_keys(groups["native"], "native_group")
+    check_keys([file for group in groups["native"] for file in group["files"]], "file")
+
+
+@pytest.mark.usefixtures("catalog")
+def test_the_reply_is_an_answer_or_an_error(connection):
+    call = {internal_options.CALL_OPTION: "databases", internal_options.ARGUMENTS_OPTION: "{}"}
+    found = [json.loads(answer(lambda: connection, call).fields[0].metadata["json"])]
+    call = {internal_options.CALL_OPTION: "load", internal_options.ARGUMENTS_OPTION: '{"database": "a", "table": "b"}'}
+    found.append(json.loads(answer(lambda: connection, call).fields[0].metadata["json"]))
+    assert [name for reply in found for name in reply] == PROTOCOL["answered"]["reply"]
+    assert sorted(found[1]["error"]) == sorted(PROTOCOL["answered"]["error"])
+
+
+def test_options_are_those_that_are_listed():
+    found = {
+        name.removesuffix("_OPTION"): value
+        for name, value in vars(internal_options).items()
+        if name.endswith("_OPTION")
+    }
+    assert {**found, "PART_PROPERTY": row_level._PART_PROPERTY} == PROTOCOL["options"]
+    listed = [name for name in PROTOCOL["options"].values() if name.startswith("__")]
+    assert all(internal_options.is_internal(name) for name in listed)
+
+
+def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
+    declared = {"schema": struct("id BIGINT"), "partitioning": [], "properties": {}, "primary_key": []}
+    catalog.call("create_table", database="sales", table="orders", **declared)
+    refused = [
+        ("create_database", {"database": "sales", "properties": {}}),
+        ("drop_database", {"database": "sales", "cascade": False}),
+        ("tables", {"database": "gone"}),
+        ("create_table", {"database": "sales", "table": "orders", **declared}),
+        ("load", {"database": "sales", "table": "gone"}),
+    ]
+    found = set()
+    for operation, args in refused:
+        with pytest.raises(StreamhouseError) as error:
+            catalog.call(operation, **args)
+        found.add(error.value.condition)
+    assert found == set(PROTOCOL["conditions"])
+
+
+def test_changes_that_python_knows_are_those_that_java_names():
+    """A change that Java has no name for is `other`; it is refused by the name of its class."""
+    assert {*_cases(alter._collect), *alter._REFUSED, "other"} == set(PROTOCOL["changes"])
+
+
+def test_modes_of_options_are_those_that_java_names():
+    assert set(_cases(scan_options.check_options)) == set(PROTOCOL["modes"])
+
+
+def _cases(function: Any) -> Iterator[str]:
+    for node in ast.walk(ast.parse(inspect.getsource(function))):
+        if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Constant):
+            yield node.value.value
+
+
+def test_trees_are_read_by_the_names_that_are_listed(wh):
+    seen: set[str] = set()
+    column, literal = {"column": ["id"]}, {"literal": 1, "type": '"long"'}
+    compared = {"op": "=", "children": [column, literal]}
+    state = wh.create_table("d.t", "id BIGINT", partition_by=[]).state
+    tree = {"op": "AND", "children": [compared, {"op": "IN", "children": [column, literal]}, {"unknown": "f(id)"}]}
+    parse_filters([Read(tree, seen)], {field.name: field.type for field in state.schema.arrow})
+    assert seen == {"op", "children", "column", "literal", "type"}
+    assert seen | {"unknown"} == set(PROTOCOL["given"]["expression"])
+
+
+def test_transforms_have_the_names_that_are_listed(wh):
+    seen: set[str] = set()
+    bucket = {"transform": "bucket", "columns": [["id"]], "arguments": [4]}
+    assert parse_partitioning([Read(bucket, seen), Read(shown("dt"), seen)]).columns == ("dt",)
+    assert seen == set(PROTOCOL["given"]["transform"])
+    table = wh.create_table("d.t", "id BIGINT, dt DATE", partition_by=["dt"])
+    check_keys(partitioning_of(table.state), "transform")

@@ -1,0 +1,260 @@
+"""What users can call, found by looking at the package, and one call of each that is right."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, relocate
+from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
+from streamhouse_spark.inspect_tables import Inspect
+from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.lake_view import LakeView
+from streamhouse_spark.storage_memory import MemoryStorage
+
+INJECTED = {"self", "world", "storage"}
+"""Parameters that take parts of the package, which tests put in place of the real ones."""
+INTERNAL = {
+    "Table.require_there": "takes a state",
+    "Table.stager": "takes a state",
+    "Table.segment_shape": "takes a state",
+    "Table.commit": "takes what a stager gave",
+    "Table.merge_if_due": "takes a state",
+    "Table.read_hot": "takes a pin and a projection",
+    "LakeView.plan": "takes a state and a projection",
+}
+"""Public by their name alone: other modules of the package call them, and the type checker knows what they give."""
+HERE = object()
+"""Stands for the warehouse of the world."""
+ROWS = [{"id": 1, "name": "a", "day": 1}, {"id": 2, "name": None, "day": 2}]
+DDL = "id BIGINT NOT NULL, name STRING, day INT"
+
+
+class World:
+    """A warehouse in memory with a tiered table of each kind, which can be brought back as it was."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.storage = MemoryStorage(sim_world(0, self.clock))
+        self._seeds = iter(range(1, 1_000_000))
+        wh = self.opened()
+        wh.create_table("log", DDL, partition_by=["day"], buckets=2)
+        wh.create_table("keyed", DDL, primary_key=["id"], buckets=2)
+        wh.create_table("dropped", "id BIGINT")
+        wh.create_database("empty")
+        wh.table("log").append(ROWS)
+        wh.table("keyed").upsert(ROWS)
+        for name in ("log", "keyed"):
+            table = wh.table(name)
+            tasks = run_tasks_locally(table.storage, table.settings, table.world)
+            TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
+        wh.table("log").append(ROWS)
+        wh.table("keyed").upsert(ROWS[:1])
+        wh.table("keyed").delete([2])
+        wh.drop_table("dropped")
+        self._kept = dict(self.storage._objects)
+        self.restore()
+
+    def opened(self) -> Warehouse:
+        return Warehouse("wh", storage=self.storage, world=sim_world(next(self._seeds), self.clock))
+
+    def is_changed(self) -> bool:
+        return {key: data for key, (data, _) in self.storage._objects.items()} != self._bytes
+
+    def restore(self) -> None:
+        self.storage._objects = dict(self._kept)
+        self._bytes = {key: data for key, (data, _) in self._kept.items()}
+        self.wh = self.opened()
+        self.log = self.wh.table("log")
+        self.keyed = self.wh.table("keyed")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is right: its arguments by the names of the parameters, and on what it is made."""
+
+    on: Callable[[World], Any]
+    arguments: dict[str, Any]
+    star: str | None = None
+    """The parameter that takes any number of positional arguments."""
+    method: str | None = None
+    refused: type[StreamhouseError] | None = None
+    """What even this call ends with, where a right one would take more than this world has."""
+
+    def make(self, world: World, **wrong: Any) -> Any:
+        given = {**self.arguments, **wrong}
+        call = self.on(world) if self.method is None else getattr(self.on(world), self.method)
+        return call(given.pop(self.star), **given) if self.star is not None else call(**given)
+
+
+def _wh(world: World) -> Any:
+    return world.wh
+
+
+def _log(world: World) -> Any:
+    return world.log
+
+
+def _keyed(world: World) -> Any:
+    return world.keyed
+
+
+def _lake(world: World) -> Any:
+    return world.log.lake
+
+
+TRANSACTION = Transaction("app", 1)
+LOOKUP = {"columns": ["name"], "max_staleness_ms": 0, "at_least": {0: OffsetRange(0, 1)}}
+READ = {"columns": ["id"], "filter": [("id", ">", 0)]}
+
+CALLS: dict[str, Call | list[Call]] = {
+    "Warehouse": Call(
+        lambda world: lambda **given: Warehouse(**given, storage=world.storage), {"location": "wh", "settings": {}}
+    ),
+    "Warehouse.create_database": Call(_wh, {"name": "more", "if_not_exists": True, "comment": "why"}),
+    "Warehouse.databases": Call(_wh, {}),
+    "Warehouse.database_exists": Call(_wh, {"name": "empty"}),
+    "Warehouse.database_comment": Call(_wh, {"name": "empty"}),
+    "Warehouse.comment_database": Call(_wh, {"name": "empty", "comment": "why"}),
+    "Warehouse.drop_database": Call(_wh, {"name": "empty", "cascade": False, "if_exists": False}),
+    "Warehouse.tables": Call(_wh, {"database": "default"}),
+    "Warehouse.exists": Call(_wh, {"name": "log"}),
+    "Warehouse.create_table": Call(
+        _wh,
+        {
+            "name": "more",
+            "schema": DDL,
+            "primary_key": ["id", "day"],
+            "partition_by": ["day"],
+            "buckets": 2,
+            "properties": {"comment": "why"},
+            "defaults": {"name": "x"},
+            "if_not_exists": False,
+        },
+    ),
+    "Warehouse.adopt_table": Call(
+        _wh,
+        {"name": "adopted", "lake": "default.log", "primary_key": [], "properties": {}, "dry_run": True},
+        refused=LakeMismatchError,  # it is a lake of ours
+    ),
+    "Warehouse.table": Call(_wh, {"name": "log"}),
+    "Warehouse.view": Call(_wh, {"name": "log$changelog"}),
+    "Warehouse.drop_table": Call(_wh, {"name": "log", "if_exists": False}),
+    "Warehouse.dropped_tables": Call(_wh, {}),
+    "Warehouse.undrop_table": Call(_wh, {"name": "dropped", "uuid": None, "to": "back"}),
+    "Warehouse.rename_table": Call(_wh, {"old": "log", "new": "other"}),
+    "Warehouse.clean_dropped": Call(_wh, {"grace_ms": 3_600_000, "dry_run": True}),
+    "Table.refresh": Call(_log, {}),
+    "Table.append": Call(_log, {"rows": ROWS, "transaction": TRANSACTION}),
+    "Table.upsert": Call(_keyed, {"rows": [{"id": 1, "name": "b"}], "columns": ["name"], "transaction": TRANSACTION}),
+    "Table.delete": Call(_keyed, {"keys": [1], "transaction": TRANSACTION}),
+    "Table.overwrite": [Call(_log, {"rows": ROWS, "transaction": TRANSACTION}), Call(_keyed, {"rows": ROWS})],
+    "Table.truncate": Call(_log, {}),
+    "Table.drop_partition": Call(_log, {"partition": {"day": 1}, "dry_run": True}),
+    "Table.forget_transactions": Call(_log, {"app_ids": "app"}, star="app_ids"),
+    "Table.move_consumer": Call(_log, {"consumer_id": "me", "offsets": {0: 0}}),
+    "Table.to_arrow": Call(_log, {**READ, "as_of_timestamp_ms": None}),
+    "Table.repinned": Call(_log, {}),
+    "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
+    "Table.lookup_one": Call(_keyed, {"key": 1, **LOOKUP}),
+    "Table.prefix_lookup": Call(_keyed, {"prefix": [1], **LOOKUP}),
+    "Table.tail": Call(
+        lambda world: lambda **given: next(world.log.tail(**given), None),
+        {
+            "start": "earliest",
+            "columns": ["id"],
+            "include_metadata": True,
+            "poll_ms": 1,
+            "stop": threading.Event(),
+            "until_ms": 0,
+        },
+    ),
+    "Table.open_lake": Call(_log, {}),
+    "Table.merge_inline": Call(_log, {}),
+    "Table.merge_small": Call(_log, {}),
+    "Table.retier": Call(_log, {"allow_loss": False, "dry_run": True}),
+    "Table.maintain": Call(_log, {"grace_ms": 3_600_000, "dry_run": True}),
+    "Table.alter": Call(
+        _log,
+        {
+            "add_columns": "more INT",
+            "comments": {"id": "why"},
+            "set_properties": {"comment": "why"},
+            "unset_properties": ["table.log.ttl"],
+            "rename_columns": {"name": "title"},
+            "drop_columns": [],
+            "widen_columns": {},
+            "defaults": {"title": "x"},
+        },
+    ),
+    "Table.add_columns": Call(_log, {"columns": "more INT", "defaults": {"more": 1}}),
+    "Table.set_default": Call(_log, {"column": "name", "value": "x"}),
+    "Table.drop_default": Call(_log, {"columns": "name"}, star="columns"),
+    "Table.rename_column": Call(_log, {"name": "name", "new_name": "title"}),
+    "Table.drop_column": Call(_log, {"names": "name"}, star="names"),
+    "Table.widen_column": Call(_keyed, {"name": "day", "new_type": "bigint"}),
+    "Table.alter_properties": Call(_log, {"changed": {"comment": "why"}, "removed": ["table.log.ttl"]}),
+    "LakeView.newest": Call(_lake, {}),
+    "LakeView.to_arrow": [
+        Call(_lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
+        Call(lambda world: world.keyed.lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
+    ],
+    "LakeView.compact": Call(_lake, {"dry_run": True}),
+    "LakeView.expire_snapshots": Call(_lake, {"retain_last": 1, "older_than_ms": 0, "dry_run": True}),
+    "LakeView.remove_orphan_files": Call(_lake, {"grace_ms": 3_600_000, "dry_run": True}),
+    "LakeView.rewrite_manifests": Call(_lake, {"dry_run": True}),
+    "LakeView.metadata_table_names": Call(_lake, {}),
+    "LakeView.metadata": Call(_lake, {"name": "snapshots"}),
+    "LakeView.snapshots": Call(_lake, {}),
+    "LakeView.files": Call(_lake, {}),
+    "Inspect.read": Call(lambda world: world.log.inspect, {"name": "buckets"}),
+    **{
+        f"Inspect.{name}": Call(lambda world: world.log.inspect, {})
+        for name in ("buckets", "segments", "commits", "partitions", "schemas", "options", "tiering")
+    },
+    "relocate": Call(
+        lambda world: lambda **given: relocate(
+            **{name: world.wh if value is HERE else value for name, value in given.items()}
+        ),
+        {"warehouse": HERE, "settings": {}, "copy": False, "dry_run": True, "progress": None},
+    ),
+    "Transaction": Call(lambda _: Transaction, {"app_id": "app", "version": 1, "owner": "me", "batch": None}),
+    "OffsetRange": Call(lambda _: OffsetRange, {"start": 0, "end": 1}),
+    "BucketOffsets": Call(lambda _: BucketOffsets, {"ranges": {0: OffsetRange(0, 1)}}),
+}  # fmt: skip
+VIEWS = {
+    "log$changelog": READ,
+    "log$buckets": {"columns": ["bucket"], "filter": [("bucket", "=", 0)]},
+    "log$partitions": {"columns": ["day"], "filter": [("day", "=", 1)]},
+    "log$lake": READ,
+    "log$lake$snapshots": {"columns": ["snapshot_id"], "filter": [("snapshot_id", ">", 0)]},
+    "keyed$binlog": {"columns": ["_log_offset"], "filter": [("_log_offset", ">", 0)]},
+}
+CALLS |= {f"{name}.to_arrow": Call(lambda world, name=name: world.wh.view(name), read) for name, read in VIEWS.items()}
+
+
+def calls() -> Iterator[tuple[str, Call]]:
+    """All of `CALLS`, each with the method that it calls."""
+    for name, found in CALLS.items():
+        for call in found if isinstance(found, list) else [found]:
+            is_function = "." not in name or name == "Table.tail"
+            yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
+
+
+def surface() -> Iterator[tuple[str, Any]]:
+    """Each public method, class and function with the name that it has in `CALLS`."""
+    for kind in (Warehouse, Table, LakeView, Inspect):
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_"):
+                yield f"{kind.__name__}.{name}", method
+    for kind in (Warehouse, Transaction, OffsetRange, BucketOffsets):
+        yield kind.__name__, kind
+    yield "relocate", relocate
+
+
+def parameters_of(what: Any) -> dict[str, inspect.Parameter]:
+    return {n: p for n, p in inspect.signature(what).parameters.items() if n not in INJECTED}
