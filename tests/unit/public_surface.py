@@ -23,7 +23,6 @@ INTERNAL = {
     "Table.stager": "takes a state",
     "Table.segment_shape": "takes a state",
     "Table.commit": "takes what a stager gave",
-    "Table.merge_if_due": "takes a state",
     "Table.read_hot": "takes a pin and a projection",
     "LakeView.plan": "takes a state and a projection",
 }
@@ -157,6 +156,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.drop_partition": Call(_log, {"partition": {"day": 1}, "dry_run": True}),
     "Table.forget_transactions": Call(_log, {"app_ids": "app"}, star="app_ids"),
     "Table.move_consumer": Call(_log, {"consumer_id": "me", "offsets": {0: 0}}),
+    "Table.consumer_position": Call(_log, {"consumer_id": "me"}),
     "Table.to_arrow": Call(_log, {**READ, "as_of_timestamp_ms": None}),
     "Table.repinned": Call(_log, {}),
     "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
