@@ -2,18 +2,18 @@
 
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again, within the commit's own attempt. Changes that other processes
-prepared (tasks of Spark, say) are added on the same condition, and worked out again here where it does not hold. Those
-of an operation that read the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: where no
-row changed that they depend on, they are right behind what was committed since, as they are; else it is a conflict.
-Tablets follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the next
-replay.
+faster, the changes of that bucket are worked out again. What takes long is worked out and stored before the commit's
+attempt, for which others of the process wait, and is only compared in it. Changes that other processes prepared (tasks
+of Spark, say) are added on the same condition, and worked out again here where it does not hold. Those of an operation
+that read the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: where no row changed
+that they depend on, they are right behind what was committed since, as they are; else it is a conflict. Tablets follow
+the log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeGuard
@@ -32,12 +32,18 @@ from streamhouse_spark.kv.staged_changes import (
 )
 from streamhouse_spark.kv.tablet_history import belongs, history_of
 from streamhouse_spark.log.actions import Action, Append
-from streamhouse_spark.log.commit_log import CommitLog, Committed, Plan
+from streamhouse_spark.log.commit_log import CommitLog, Committed, known_transaction
 from streamhouse_spark.log.staging import ends_after, truncating
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import BucketOffsets, Transaction
 
 TRIES_MAX: Final = 100
+AHEAD_MAX: Final = 3
+"""How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
+it, so that no other writer is faster for ever."""
+AHEAD_KEYS_MIN: Final = 4_096
+AHEAD_BYTES_MIN: Final = 256 << 10
+"""Of fewer keys and bytes the rows that are there are read, and the changes carried in the record, within moments."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,79 +80,14 @@ class KeyedWriter:
                 by others, or too many races were lost; nothing was written.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
-        staged: dict[int, StagedChanges] = {}
-        ready = prepared or {}
-        rebase = None if read is None else self._rebase(read, batches)
-
-        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-            if state.dropped:  # also where nothing would change
-                raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
-            if state.schema_id != self.stager.layout.schema_id:
-                raise CommitConflictError(
-                    f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
-                )
-            if rebase is not None:
-                rebase.judge(state, batches)
-            emptying = truncating(state) if overwrite else ()
-            ends, moved = ends_after(state, emptying), {}
-            for bucket in batches:
-                begins, end = state.first_offset(bucket), ends[bucket]
-                at = (end if emptying else begins, end)
-                seen_from = partial(_seen_from, rebase, bucket, at)
-                made = staged.get(bucket)
-                if bucket in ready and ready[bucket].fits(state, seen_from(ready[bucket].at), time_ms):
-                    staged[bucket] = ready[bucket].placed(at)
-                elif _is_as_made(made, seen_from, state, time_ms):
-                    staged[bucket] = replace(made, at=at)  # by an earlier attempt
-                else:
-                    moved[bucket] = at
-            staged.update(self.stager.staged(batches, moved, state))
-            rewrites = read is not None or overwrite
-            appended = self._actions(staged, state, time_ms, transaction, rewrites=rewrites)
-            return (*emptying, *appended)
-
-        staged_ms = min((p.staged_ms for p in ready.values()), default=None)
-        committed = self._committed(plan, transaction, staged_ms)
+        rebase = None if read is None else Rebase(read, self.stager.storage, self.stager.layout)
+        work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
+        committed = work.committed()
         if committed.replay_of is not None:
             return BucketOffsets(committed.replay_of.offsets), committed.state
-        self._apply(staged, committed.state)
-        found = {bucket: s.offsets for bucket, s in staged.items()}
+        self._apply(work.staged, committed.state)
+        found = {bucket: s.offsets for bucket, s in work.staged.items()}
         return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
-
-    def _committed(self, plan: Plan, transaction: Transaction | None, staged_ms: int | None) -> Committed:
-        for _ in range(TRIES_MAX):
-            try:
-                return self.log.commit(plan, transaction=transaction, staged_ms=staged_ms)
-            except TabletAheadError:
-                self.log.refresh()
-        raise CommitConflictError(
-            f"{self.log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
-            "written, write again",
-        )
-
-    def _rebase(self, read: ReadBase, batches: Mapping[int, KeyedBatch]) -> Rebase:
-        """With all that was committed until now judged, while nobody waits for the commit's attempt."""
-        rebase = Rebase(read, self.stager.storage, self.stager.layout)
-        state = self.log.refresh()
-        if not state.dropped and state.schema_id == self.stager.layout.schema_id:
-            rebase.judge(state, batches)
-        return rebase
-
-    def _actions(
-        self,
-        staged: Mapping[int, StagedChanges],
-        state: TableState,
-        time_ms: int,
-        transaction: Transaction | None,
-        *,
-        rewrites: bool,
-    ) -> Sequence[Action]:
-        added = [(s.offsets.start, s.segment) for s in staged.values() if s.segment is not None]
-        if not added and transaction is None:
-            return ()
-        placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
-        segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
-        return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
     def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
         """The rows are stored: a local disk that fails now must not look like a failure of the write."""
@@ -161,6 +102,121 @@ class KeyedWriter:
                     tablet.truncate(s.at[0], after=found.history, history=history)
                     found = found._replace(history=history)
                 tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
+
+
+class _StageAheadError(Exception):
+    """Much is to be staged: not while all who want to read the log wait for the commit's attempt."""
+
+
+class _Write:
+    """One write, and what of it is staged. A large one is staged before the commit's attempt, which only compares."""
+
+    def __init__(
+        self,
+        writer: KeyedWriter,
+        batches: Mapping[int, KeyedBatch],
+        ready: Mapping[int, PreparedChanges],
+        transaction: Transaction | None,
+        *,
+        overwrite: bool,
+        rebase: Rebase | None,
+    ) -> None:
+        self._log, self._stager = writer.log, writer.stager
+        self._batches = batches
+        self._ready = ready
+        self._transaction = transaction
+        self._overwrite = overwrite
+        self._rebase = rebase
+        self._times_ahead = 0
+        self.staged: dict[int, StagedChanges] = {}
+
+    def committed(self) -> Committed:
+        for _ in range(TRIES_MAX):
+            try:
+                if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
+                    self._stage_ahead()
+                return self._log.commit(self._plan, transaction=self._transaction, staged_ms=self._staged_ms)
+            except _StageAheadError:
+                continue
+            except TabletAheadError:
+                self._log.refresh()
+        raise CommitConflictError(
+            f"{self._log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
+            "written, write again",
+        )
+
+    @property
+    def _staged_ms(self) -> int | None:
+        """Store time at which staging began of what there is; None where nothing is staged yet."""
+        own = [found.staged_ms for found in self.staged.values()]
+        return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
+
+    def _stage_ahead(self) -> None:
+        """Judge, and stage where it is much, while nobody waits. After a few times the attempt does it itself."""
+        if self._times_ahead >= AHEAD_MAX:
+            return
+        self._times_ahead += 1
+        state = self._log.refresh()
+        if known_transaction(state, self._transaction) is not None:
+            return
+        moved = self._moved(state, self._stager.storage.now_ms())
+        if self._is_large(moved):
+            self.staged.update(self._stager.staged(self._batches, moved, state))
+
+    def _plan(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        moved = self._moved(state, time_ms)
+        if self._times_ahead < AHEAD_MAX and self._is_large(moved):
+            raise _StageAheadError
+        self.staged.update(self._stager.staged(self._batches, moved, state))
+        return (*self._emptying(state), *self._appended(state, time_ms))
+
+    def _emptying(self, state: TableState) -> Sequence[Action]:
+        return truncating(state) if self._overwrite else ()
+
+    def _moved(self, state: TableState, time_ms: int) -> dict[int, Place]:
+        """The buckets that nothing is staged for where they are now. Raises for a write that cannot be, or no more."""
+        if state.dropped:  # also where nothing would change
+            raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
+        if state.schema_id != self._stager.layout.schema_id:
+            raise CommitConflictError(
+                f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
+            )
+        if self._rebase is not None:
+            self._rebase.judge(state, self._batches)
+        emptying = truncating(state) if self._overwrite else ()
+        ends, moved = ends_after(state, emptying), {}
+        for bucket in self._batches:
+            begins, end = state.first_offset(bucket), ends[bucket]
+            at = (end if emptying else begins, end)
+            seen_from = partial(_seen_from, self._rebase, bucket, at)
+            made, ready = self.staged.get(bucket), self._ready.get(bucket)
+            if ready is not None and ready.fits(state, seen_from(ready.at), time_ms):
+                self.staged[bucket] = ready.placed(at)
+            elif _is_as_made(made, seen_from, state, time_ms):
+                self.staged[bucket] = replace(made, at=at)  # by an earlier attempt
+            else:
+                moved[bucket] = at
+        return moved
+
+    def _is_large(self, buckets: Iterable[int]) -> bool:
+        """Whether working the changes of these buckets out, or storing them, takes long."""
+        num_keys = num_bytes = 0
+        for bucket in buckets:
+            batch = self._batches[bucket]
+            num_keys += len(batch)
+            num_bytes += sum(column.nbytes for column in batch.columns)
+            if num_keys > AHEAD_KEYS_MIN or num_bytes > AHEAD_BYTES_MIN:
+                return True
+        return False
+
+    def _appended(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
+        if not added and self._transaction is None:
+            return ()
+        rewrites = self._rebase is not None or self._overwrite
+        placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
+        segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
+        return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
 
 def _is_as_made(

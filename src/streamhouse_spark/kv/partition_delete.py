@@ -78,7 +78,7 @@ class PartitionDelete:
         staged: dict[int, _Deletions] = {}
         schema_ids: set[int] = set()
 
-        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        def stage(state: TableState, time_ms: int) -> None:
             if state.dropped:
                 raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was deleted")
             if schema_ids - {state.schema_id}:
@@ -89,11 +89,16 @@ class PartitionDelete:
             for bucket in state.buckets:
                 if bucket not in staged or not staged[bucket].fit(state, bucket, time_ms):
                     staged[bucket] = self._deletions(state, layout, bucket)
+
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            stage(state, time_ms)
             return _actions(staged, state, time_ms)
 
         for _ in range(TRIES_MAX):
             try:
-                self.log.commit(plan)
+                # Before the commit's attempt, for which others wait: that looks through buckets that moved since only.
+                stage(self.log.refresh(), self.storage.now_ms())
+                self.log.commit(plan, staged_ms=min((found.staged_ms for found in staged.values()), default=None))
             except (TabletAheadError, UnknownSchemaError):
                 self.log.refresh()
                 continue
