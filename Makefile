@@ -13,6 +13,7 @@ PROJECT := pyproject.toml constraints.txt
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
 SEEDS ?= 1000
+comma := ,
 NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_reads.py catalog_writes.py keyed.py \
   stream_read.py stream_write.py tiering.py types.py)
 
@@ -153,7 +154,7 @@ install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute o
 %/bin/python:
 	@python=$$($(find_python)); \
 	if [ -z "$$python" ]; then \
-	  echo 'No Python 3.11, 3.12 or 3.13 with venv was found. Install one, for example:' >&2; \
+	  echo 'No Python $(if $(findstring newest,$*),3.13,3.11$(comma) 3.12 or 3.13) with venv was found. Install one, for example:' >&2; \
 	  echo '  Debian, Ubuntu  sudo apt-get install python3 python3-venv' >&2; \
 	  echo '  Fedora          sudo dnf install python3.13' >&2; \
 	  echo '  macOS           brew install python@3.13' >&2; \
@@ -162,7 +163,7 @@ install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute o
 	echo "making $* with $$python"; "$$python" -m venv $*
 
 # A name on the PATH may be a shim of a version that is not there, and Debian's python3 may lack venv: try each.
-find_python = for name in $(PYTHON) $(if $(findstring newest,$*),python3.13) python3.11 python3.12 python3.13 python3; do \
+find_python = for name in $(PYTHON) $(if $(findstring newest,$*),python3.13,python3.11 python3.12 python3.13 python3); do \
 	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
 	  then command -v "$$name"; break; fi; \
 	done

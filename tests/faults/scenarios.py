@@ -18,6 +18,7 @@ from faults.compactions import compacting_early
 from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
+from interop.lake_cases import written_files
 from streamhouse_spark.clock import World
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.schema_merging import merge_columns
@@ -915,7 +916,7 @@ class CompactPaimon(CompactLake):
     def setup(self, run: Run) -> None:
         super().setup(run)
         lake, (row, *_) = run.open().open_lake(), run.open().to_arrow().slice(0, 1).to_batches()
-        lake.write_files(lake.write_context(), 0, OffsetRange(9, 10), [(9, row)])  # of a round that was lost
+        written_files(lake, lake.write_context(), 0, OffsetRange(9, 10), [(9, row)])  # of a round that was lost
         run.clock.advance(25 * HOUR_MS)
 
     def recover(self, run: Run) -> None:

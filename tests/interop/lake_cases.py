@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,10 @@ import pyarrow as pa
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.iceberg import IcebergLake
-from streamhouse_spark.lake.model import LakeFile, LakeSnapshot
+from streamhouse_spark.lake.model import LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.lake.open import file_shape
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.model import OffsetRange, TablePath
@@ -149,6 +151,15 @@ def batches_from(base_offset: int, rows: pa.Table, batch_rows: int = 7) -> Itera
         base_offset += batch.num_rows
 
 
+def written_files(
+    lake: LakeTable, context: WriteContext, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[int, Any]]
+) -> list[LakeFile]:
+    """Data files of rows of one bucket, as a task of a round writes them."""
+    shape = file_shape(context)
+    files = lake.place.files_at(shape.data_location)
+    return write_files(context, shape, files, lake.place.world.ids, bucket, offsets, batches)
+
+
 def write_round(
     lake: LakeTable, rows: Mapping[int, pa.Table], expected: Mapping[int, int], batch_rows: int = 7
 ) -> tuple[list[LakeFile], dict[int, int]]:
@@ -158,7 +169,7 @@ def write_round(
     for bucket, table in rows.items():
         start = expected.get(bucket, 0)
         offsets = OffsetRange(start, start + table.num_rows)
-        files += lake.write_files(context, bucket, offsets, batches_from(start, table, batch_rows))
+        files += written_files(lake, context, bucket, offsets, batches_from(start, table, batch_rows))
         new[bucket] = offsets.end
     return files, new
 

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
 from interop import catalog_cases as cases
-from interop.lake_cases import PLAIN, lake_of, tier
+from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from interop.rest_server import Fault, RestCatalog, running_rest_catalog
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StorageError
 from streamhouse_spark.model import OffsetRange
@@ -131,7 +131,7 @@ def test_orphans_are_removed_and_a_round_that_slept_is_refused(rest, tmp_path):
     ids = [pa.table({"id": range(i, i + 3), "name": ["x"] * 3}, schema=PLAIN.arrow) for i in (0, 3)]
     tier(lake, ids[0])
     context, slow = lake.write_context(), lake_of(storage, settings=rest.settings)
-    (lost,) = lake.write_files(context, 0, OffsetRange(3, 6), ((3, b) for b in ids[1].to_batches()))
+    (lost,) = written_files(lake, context, 0, OffsetRange(3, 6), ((3, b) for b in ids[1].to_batches()))
     old = time.time() - 2 * DAY_S
     os.utime(lost.location.removeprefix("file://"), (old, old))
     loaded = slow.place.load()

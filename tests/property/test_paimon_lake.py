@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from interop.lake_cases import PLAIN, lake_of
+from interop.lake_cases import PLAIN, lake_of, written_files
 from streamhouse_spark.lake import paimon_commit, paimon_maintain
 from streamhouse_spark.lake.model import LakeSnapshot
 from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
@@ -88,7 +88,7 @@ class Model:
         ids = range(self.end, self.end + num_rows)
         rows = pa.table({"id": ids, "name": ["x"] * num_rows}, schema=PLAIN.arrow)
         batches = ((self.end, batch) for batch in rows.to_batches())
-        return self.lake.write_files(context, self.bucket, OffsetRange(ids.start, ids.stop), batches)
+        return written_files(self.lake, context, self.bucket, OffsetRange(ids.start, ids.stop), batches)
 
     def do_compact(self) -> None:
         report = self.lake.compact()

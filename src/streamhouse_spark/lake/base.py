@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
@@ -97,19 +97,6 @@ class LakeTable(Protocol):
         """For each of the buckets the data files of the context's snapshot that may hold its rows.
 
         Raises `CommitConflictError` when that snapshot was expired meanwhile.
-        """
-
-    def write_files(
-        self,
-        context: WriteContext,
-        bucket: int,
-        offsets: OffsetRange,
-        batches: Iterable[tuple[int, pa.RecordBatch]],
-    ) -> list[LakeFile]:
-        """Write rows of one bucket, in offset order, as data files; durable when this returns, visible to nobody.
-
-        ``batches`` are (base offset, rows) with the table's columns and types, and cover ``offsets`` exactly: else
-        `CorruptDataError`. Memory is bounded.
         """
 
     def commit(

@@ -282,19 +282,6 @@ class PartitionFile:
         return self._writer
 
 
-def _writer_options(properties: Mapping[str, str]) -> dict[str, Any]:
-    codec = properties.get("write.parquet.compression-codec", "zstd").lower()
-    level = properties.get("write.parquet.compression-level")
-    return {
-        "compression": "none" if codec == "uncompressed" else codec,
-        "compression_level": int(level) if level else None,
-        "store_schema": False,
-        "store_decimal_as_integer": True,
-        "write_page_checksum": True,
-        "write_page_index": True,  # readers of a range skip pages
-    }
-
-
 def _split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
     offsets = []
     for i in range(footer.num_row_groups):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -13,10 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.iceberg_compact_keyed import compact_keyed
-from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_drop_partition import drop_partitions
 from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_files import same_by_name, scan_files
@@ -177,17 +175,6 @@ class IcebergLake:
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
         return planned_files(self.place, context, buckets)
-
-    def write_files(
-        self,
-        context: WriteContext,
-        bucket: int,
-        offsets: OffsetRange,
-        batches: Iterable[tuple[int, pa.RecordBatch]],
-    ) -> list[LakeFile]:
-        shape = WriteShape.from_json(context.lake)
-        files = self.place.files_at(shape.data_location)
-        return write_files(context, shape, files, self.place.world.ids, bucket, offsets, batches)
 
     def commit(
         self,

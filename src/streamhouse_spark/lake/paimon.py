@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.clock import World
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.bucket_files import write_files
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.model import (
     NEVER_TRUNCATED,
@@ -29,7 +28,6 @@ from streamhouse_spark.lake.model import (
     WriteContext,
 )
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
-from streamhouse_spark.lake.paimon_data_file import PaimonShape
 from streamhouse_spark.lake.paimon_drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon_evolve import paimon_columns
 from streamhouse_spark.lake.paimon_expire import expire
@@ -161,17 +159,6 @@ class PaimonLake:
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
         """None: a round looks for no older rows, because readers take the newest of each key."""
         return dict.fromkeys(buckets, ())
-
-    def write_files(
-        self,
-        context: WriteContext,
-        bucket: int,
-        offsets: OffsetRange,
-        batches: Iterable[tuple[int, pa.RecordBatch]],
-    ) -> list[LakeFile]:
-        shape = PaimonShape.from_json(context.lake)
-        files = self.place.files_at(shape.data_location)
-        return write_files(context, shape, files, self.place.world.ids, bucket, offsets, batches)
 
     def commit(
         self,

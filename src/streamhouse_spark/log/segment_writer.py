@@ -15,7 +15,7 @@ from streamhouse_spark.log.statistics import collect_partitions, collect_stats
 from streamhouse_spark.paths import segment_key
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.slicing import compacted
-from streamhouse_spark.storage import Bytes, Sink, Storage
+from streamhouse_spark.storage import Sink, Storage
 
 Codec = Literal["none", "lz4", "zstd"]
 BATCH_ROWS_MAX = 1 << 16
@@ -183,7 +183,3 @@ class _SummingSink:
         self._sums.append(self._hash.intdigest())
         self._hash.reset()
         self._in_block_bytes = 0
-
-
-def block_sum(data: Bytes) -> int:
-    return xxhash.xxh3_64_intdigest(data)

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from faults.sim import sim_world
-from interop.lake_cases import PLAIN, lake_of, tier
+from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.model import OffsetRange
@@ -33,7 +33,7 @@ def place():
 def _lost_round(lake, at: int):
     context = lake.write_context()
     rows = _rows(at)
-    files = lake.write_files(context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
+    files = written_files(lake, context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
     return context, files
 
 

@@ -20,6 +20,7 @@ from interop.lake_cases import (
     sorted_rows,
     tier,
     write_round,
+    written_files,
 )
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -182,14 +183,14 @@ class LakeContract:
         lake = self.lake(store)
         lake.create_or_adopt()
         with pytest.raises(CorruptDataError, match="rows continue at offset"):
-            lake.write_files(lake.write_context(), 0, offsets, batches_from(0, _plain_rows(0, 5)))
+            written_files(lake, lake.write_context(), 0, offsets, batches_from(0, _plain_rows(0, 5)))
 
     def test_values_travel_as_json(self, store):
         lake = self.lake(store, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
         lake.create_or_adopt()
         context = WriteContext.from_json(lake.write_context().to_json())
         rows = self.by_bucket(event_rows(20), "id", 2)
-        files = lake.write_files(context, 0, OffsetRange(0, rows[0].num_rows), batches_from(0, rows[0]))
+        files = written_files(lake, context, 0, OffsetRange(0, rows[0].num_rows), batches_from(0, rows[0]))
         assert [LakeFile.from_json(f.to_json()) for f in files] == files
         lake.commit(files, expected={}, new={0: rows[0].num_rows}, context=context)
         plan = lake.plan_read()

@@ -7,7 +7,17 @@ import importlib
 import pyarrow as pa
 import pytest
 
-from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
+from interop.lake_cases import (
+    EVENTS,
+    PLAIN,
+    by_bucket,
+    event_rows,
+    lake_of,
+    sorted_rows,
+    tier,
+    write_round,
+    written_files,
+)
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -280,7 +290,7 @@ def test_a_snapshot_that_expired_before_an_offset_read(lake, clock):
 def _lost_round(lake, at: int):
     context = lake.write_context()
     rows = _rows(at)
-    files = lake.write_files(context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
+    files = written_files(lake, context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
     return context, files
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pypaimon.common.json_util import JSON
 
-from interop.lake_cases import PLAIN, lake_of, sorted_rows, tier, write_round
+from interop.lake_cases import PLAIN, lake_of, sorted_rows, tier, write_round, written_files
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -100,7 +100,7 @@ def _foreign_file(lake, name: str):
 
     rows = _rows(100)
     context = lake.write_context()
-    (made,) = lake.write_files(context, 0, OffsetRange(100, 103), ((100, b) for b in rows.to_batches()))
+    (made,) = written_files(lake, context, 0, OffsetRange(100, 103), ((100, b) for b in rows.to_batches()))
     folder = made.location.rpartition("/")[0]
     location = f"{folder}/{name}.parquet"
     return replace(made, location=location, size_bytes=lake.place.storage.size_bytes(lake.place.files.key_of(location)))

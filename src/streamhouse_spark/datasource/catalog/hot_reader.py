@@ -62,11 +62,6 @@ class HotReader(DataSourceReader):
                 yield _as_row(part, out)
 
 
-def partitions(text: str) -> list[InputPartition]:
-    """The tasks of a plan's ``read`` text, in the order of its ``hot`` groups."""
-    return partitions_of(HotPlan.from_text(text))
-
-
 def partitions_of(plan: HotPlan) -> list[InputPartition]:
     return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
 

@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog import aggregates, scan
-from streamhouse_spark.datasource.catalog.hot_reader import BATCH_COLUMN, HotReader, partitions
+from streamhouse_spark.datasource.catalog.hot_plan import HotPlan
+from streamhouse_spark.datasource.catalog.hot_reader import BATCH_COLUMN, HotReader, partitions_of
 from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 from streamhouse_spark.table import Table
@@ -93,7 +94,7 @@ class Planned:
 
     def hot(self) -> list[list[pa.Table]]:
         """The batches of each hot group, as another process reads them."""
-        tasks = partitions(self.reply["read"])
+        tasks = partitions_of(HotPlan.from_text(self.reply["read"]))
         reader = HotReader(self.connection, self.reply["read"])
         assert len(reader.partitions()) == len(tasks) == len(self.reply["hot"])
         reader = pickle.loads(pickle.dumps(reader))
