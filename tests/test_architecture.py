@@ -142,6 +142,36 @@ def test_imports_point_downwards():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def knows(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Module → the modules of the package that it imports, lazily and for types too."""
+    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): tree for name, tree in trees.items()}
+    found: dict[str, set[str]] = {}
+    for name, tree in names.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("streamhouse_spark"):
+                base = node.module.removeprefix("streamhouse_spark").removeprefix(".")
+                asked = {f"{base}.{alias.name}".removeprefix(".") for alias in node.names}
+                found.setdefault(name, set()).update({one if one in names else base for one in asked} & names.keys())
+    return {name: others - {name} for name, others in found.items()}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules from which one comes back to where one was, found by taking away those that know nobody any more."""
+    left = {name: set(others) for name, others in graph.items()}
+    while free := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in free}
+    return [[name, *sorted(others & left.keys())] for name, others in sorted(left.items())]
+
+
+def test_no_two_modules_know_each_other(trees):
+    assert circles(knows(trees)) == []
+
+
+def test_a_circle_is_found():
+    code = {"a.py": "from streamhouse_spark.b import x", "b.py": "def f():\n    from streamhouse_spark import a"}
+    assert circles(knows({name: ast.parse(text) for name, text in code.items()})) == [["a", "b"], ["b", "a"]]
+
+
 def test_every_module_has_its_layer():
     config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     (layers,) = (c["layers"] for c in config["tool"]["importlinter"]["contracts"] if c["id"] == "layers")

@@ -429,8 +429,7 @@ class Warehouse:
             return None
 
     def _drop_lake(self, state: TableState) -> None:
-        properties = state.parsed
-        if properties.datalake_enabled or state.recorded_lake is not None:
+        if state.has_lake:
             drop_lake_table(self._storage, self._settings, state, self._world)
 
     def _known_database(self, name: str) -> names.DatabasePointer:
