@@ -90,8 +90,7 @@ def usage_in_one_line() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.message = fit_to_show(error.message)
-        raise
+        raise click.UsageError(fit_to_show(error.format_message()), error.ctx) from error
 
 
 def require_text(ctx: click.Context, words: Sequence[str]) -> None:
