@@ -25,12 +25,15 @@ _WAIT_MS_MAX = 10**12
 """Thirty years: a system cannot wait much longer."""
 
 
-def checks_arguments(*, names: Collection[str] = ()) -> Callable[[_Type], _Type]:
-    """For a class: its own public methods are `checked`; ``names`` are parameters that name a database or table."""
+def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
+    """For a class: its own public methods are `checked`; ``names`` are parameters that name a database or table.
+
+    Methods of ``unless`` look at their arguments themselves, because they take a few microseconds.
+    """
 
     def wrapped(kind: _Type) -> _Type:
         for name, method in vars(kind).copy().items():
-            if inspect.isfunction(method) and not name.startswith("_"):
+            if inspect.isfunction(method) and not name.startswith("_") and name not in unless:
                 setattr(kind, name, checked(method, names=names))
         return kind
 
@@ -64,6 +67,21 @@ def checked(function: _Function, *, names: Collection[str] = ()) -> _Function:
     return call  # type: ignore[return-value]
 
 
+def require_part(name: str, value: object, expected: str, attribute: str) -> None:
+    """Raises `InvalidOptionError` for what has not this attribute: of others' types, which need not be there to ask."""
+    if isinstance(value, type) or not hasattr(value, attribute):
+        _refuse(name, value, expected)
+
+
+def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
+    """Raises `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
+    for key, value in (given or {}).items():
+        if not isinstance(key, str) or not _is_unicode(key):
+            _refuse(f"a key of {name}", key, "a text")
+        if not isinstance(value, str) or not _is_unicode(value):
+            raise InvalidOptionError(f"{name}[{shown(key)}] is a {type(value).__name__}, expected a text")
+
+
 def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
     said = str(parameter.annotation)
     kind = said.removesuffix(" | None")
@@ -71,6 +89,8 @@ def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | 
         check: _Check | None = _name
     elif kind.startswith(("Sequence[str]", "Mapping[")):
         check = _texts if kind.startswith("Sequence") else _mapping
+    elif kind.startswith("Literal["):
+        check = _text  # which one, the function looks
     else:
         check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
     if check is None or kind in {said, "Any"}:

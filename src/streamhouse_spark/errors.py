@@ -61,7 +61,7 @@ class StreamhouseError(Exception):
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         self.condition = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
-        message = _fit_to_show(message)
+        message = fit_to_show(message)
         super().__init__(message if message.startswith(prefix) else prefix + message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -81,7 +81,7 @@ _SHOWN_CHARS_MAX = 100
 _TEXT_CHARS_MAX = 2_500
 
 
-def _fit_to_show(message: str) -> str:
+def fit_to_show(message: str) -> str:
     """On one line, as some text that can be printed, and with its end, which says what to do."""
     message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
     message = message.encode("utf-8", "backslashreplace").decode()  # and a name halves of letters

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark import slicing
 from streamhouse_spark.ddl import type_name
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.keyed_lookup import Matches
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema import TableSchema, canonical_type
@@ -39,7 +39,7 @@ Places = npt.NDArray[np.int64]
 def parse_how(how: str) -> How:
     """Raises `InvalidOptionError` for a join that there is not."""
     if how not in ("left", "inner"):
-        raise InvalidOptionError(f"how is {how!r}, expected 'left' or 'inner'")
+        raise InvalidOptionError(f"how is {shown(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
@@ -54,7 +54,9 @@ def parse_on(on: object) -> list[tuple[str, str]]:
     else:
         pairs = []
     if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
-        raise InvalidOptionError(f"on is {on!r}, expected a list of column names, or a mapping of columns to columns")
+        raise InvalidOptionError(
+            f"on is {shown(on)}, expected a list of column names, or a mapping of columns to columns"
+        )
     return pairs
 
 

@@ -181,7 +181,9 @@ class Lookup:
             else:
                 max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
         elif type(max_staleness_ms) is not int or max_staleness_ms < 0:
-            raise InvalidOptionError(f"max_staleness_ms is {max_staleness_ms!r}, expected milliseconds, at least 0")
+            raise InvalidOptionError(
+                f"max_staleness_ms is {shown(max_staleness_ms)}, expected milliseconds, at least 0"
+            )
         if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
             state = table.refresh()
             self._refreshed_ms = now_ms
@@ -276,7 +278,7 @@ def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
 
 def column_names(columns: Sequence[str]) -> Sequence[str]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
+        raise InvalidOptionError(f"columns is {shown(columns)}, expected a list of column names")
     return columns
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.arguments import checked
+from streamhouse_spark.errors import SchemaMismatchError, shown
 from streamhouse_spark.keyed_lookup import DAMAGED_MAX, Lookup, column_names, damaged
 from streamhouse_spark.keyed_table import KeyedShape, KeyedTable
 from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
@@ -15,6 +16,12 @@ from streamhouse_spark.model import OffsetRange
 
 PLAIN = (int, str)
 _PLANS_MAX = 64
+_INT64 = 1 << 63
+
+
+@checked
+def _look_at(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
+    """Raises for the kinds of arguments that the lookup does not look at itself; a call of each time would be slow."""
 
 
 class LookupOne:
@@ -35,6 +42,9 @@ class LookupOne:
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
         """See `Table.lookup_one`."""
+        is_long = type(key) is int and not -_INT64 <= key < _INT64
+        if at_least is not None or is_long or (columns is not None and type(columns) is not list):
+            _look_at(key, columns, at_least)
         state = self._lookup.state(max_staleness_ms, at_least)
         plan = self._plan(self._keyed.shape(state), columns)
         values = plan.key_values(key)
@@ -124,6 +134,6 @@ class _Plan:
         elif len(names) == 1:
             return (key,)
         raise SchemaMismatchError(
-            f"key {key!r} of {self.shape.name}: expected {'a value' if len(names) == 1 else 'values'} of "
+            f"key {shown(key)} of {self.shape.name}: expected {'a value' if len(names) == 1 else 'values'} of "
             f"({', '.join(names)}), as a tuple in this order or as a mapping"
         )

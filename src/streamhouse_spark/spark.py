@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+
+from streamhouse_spark.arguments import checked, require_part, require_texts
+from streamhouse_spark.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,17 +18,20 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering import TieringReport
 
 
+@checked
 def register(spark: SparkSession) -> SparkSession:
     """Make ``format("streamhouse")`` known to a session; returns it.
 
     Not needed where the package was installed before the session started: Spark then finds the data source itself.
     """
+    require_part("spark", spark, "a SparkSession", "dataSource")
     from streamhouse_spark.datasource.source import StreamhouseDataSource
 
     spark.dataSource.register(StreamhouseDataSource)
     return spark
 
 
+@checked
 def configure(
     builder: SparkSession.Builder,
     *,
@@ -48,11 +55,14 @@ def configure(
 
     Raises `InvalidOptionError` for a name that SQL cannot use and for unknown settings.
     """
+    require_part("builder", builder, "SparkSession.builder", "getOrCreate")
+    require_texts("settings", settings)
     from streamhouse_spark.datasource.catalog.session import configured
 
     return configured(builder, warehouse, catalog, settings or {})
 
 
+@checked
 def tier(
     spark: SparkSession,
     warehouse: str,
@@ -72,12 +82,15 @@ def tier(
         InvalidOptionError: a table that was named has no lake.
         LakeMismatchError, LakeRolledBackError: the lake table is not what it was left as.
     """
+    require_part("spark", spark, "a SparkSession", "dataSource")
+    require_texts("settings", settings)
     from streamhouse_spark.datasource.connection import Connection
     from streamhouse_spark.datasource.tiering_job import tier_tables
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
 
 
+@partial(checked, names=("table",))
 def lookup_join(
     df: DataFrame,
     table: str,
@@ -119,6 +132,8 @@ def lookup_join(
         SchemaMismatchError: a column is not there, ``on`` is not how the primary key begins, or types differ.
         InvalidOptionError: the table has no primary key, names clash (set ``prefix``), or ``how`` is none.
     """
+    require_part("df", df, "a DataFrame", "mapInArrow")
+    require_texts("settings", settings)
     from streamhouse_spark.datasource.lookup_join import joined_by_lookup
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
@@ -126,6 +141,7 @@ def lookup_join(
     return joined_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
 
 
+@partial(checked, names=("left", "right", "into"))
 def delta_join(
     spark: SparkSession,
     left: str,
@@ -181,6 +197,14 @@ def delta_join(
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
         SchemaMismatchError, InvalidOptionError: the tables cannot be joined so, or ``into`` cannot hold the join.
     """
+    require_part("spark", spark, "a SparkSession", "dataSource")
+    require_texts("settings", settings)
+    if not checkpoint.strip():
+        raise InvalidOptionError("checkpoint is empty, expected a directory or URL")
+    if max_offsets_per_trigger is not None and max_offsets_per_trigger < 1:
+        raise InvalidOptionError(f"max_offsets_per_trigger is {max_offsets_per_trigger}, expected at least 1")
+    if trigger is not None and not all(isinstance(name, str) for name in trigger):
+        raise InvalidOptionError(f"trigger is {shown(trigger)}, expected such as {{'availableNow': True}}")
     from streamhouse_spark.datasource.delta_join import planned, start
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
@@ -204,6 +228,7 @@ class TieringService:
     lake commit keeps them right even where two work on one table.
     """
 
+    @checked
     def __init__(
         self,
         spark: SparkSession,
@@ -217,6 +242,12 @@ class TieringService:
         """``tables`` None serves all tables that have a lake. ``on_report`` is called in a worker thread after each
         round that moved rows. ``maintenance_ms`` is the time between two maintenances of a table.
         """
+        require_part("spark", spark, "a SparkSession", "dataSource")
+        require_texts("settings", settings)
+        if maintenance_ms < 0:
+            raise InvalidOptionError(f"maintenance_ms is {maintenance_ms}, expected at least 0")
+        if on_report is not None and not callable(on_report):
+            raise InvalidOptionError(f"on_report is {shown(on_report)}, expected a function")
         from streamhouse_spark.datasource.connection import Connection
         from streamhouse_spark.datasource.tiering_job import spark_tasks
         from streamhouse_spark.datasource.tiering_service import Service

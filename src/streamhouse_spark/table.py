@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@checks_arguments()
+@checks_arguments(unless=("lookup_one",))
 class Table(TableHandle):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,51 @@ class TestStatements:
         assert says in line_of(lambda: spark.sql(f"ALTER TABLE {filled} {clause}"))
         assert opened(wh, filled).state.version == before
 
+    @pytest.mark.parametrize(
+        ("transforms", "says"),
+        [
+            ("bucket(0, id)", "found 0 buckets, expected 1 to "),
+            ("bucket(-1, id)", "found -1 buckets, expected 1 to "),
+            ("bucket(1000000, id)", "found 1000000 buckets, expected 1 to "),
+            ("bucket(2, id), bucket(3, n)", "a table has one bucket key"),
+            ("bucket(2, id, id)", "id"),
+            ("truncate(0, name)", "add a column that holds them"),
+            ("truncate(2, name)", "add a column that holds them"),
+            ("years(n)", "add a column that holds them"),
+            ("nonsense(id)", "add a column that holds them"),
+            ("id, id", "id"),
+            ("s.x", "a field inside a struct cannot partition"),
+            ("bucket(2, s.x)", "a field inside a struct cannot partition"),
+            ("s", "partition"),
+            ("bucket(2, s)", "bucket"),
+        ],
+    )
+    def test_a_partitioning_that_cannot_be(self, spark: Any, wh: Any, transforms: str, says: str) -> None:
+        wh.create_database("dml", if_not_exists=True)
+        before = contents(wh)
+        for statement in partitioned_by(transforms):
+            assert says in line_of(lambda statement=statement: spark.sql(statement))
+        assert contents(wh) == before
+
+    @pytest.mark.parametrize(
+        ("transforms", "says"),
+        [
+            ("bucket(99999999999999999999, id)", "Invalid number of buckets: 99999999999999999999"),
+            ("bucket(2.5, id)", "Invalid number of buckets: 2.5"),
+            ("bucket('2', id)", "Invalid number of buckets: '2'"),
+            ("bucket(2, nope)", "find column nope"),
+            ("nope", "find column nope"),
+        ],
+    )
+    def test_a_partitioning_that_spark_refuses_itself(self, spark: Any, wh: Any, transforms: str, says: str) -> None:
+        """In words of its own, before it asks the catalog."""
+        wh.create_database("dml", if_not_exists=True)
+        before = contents(wh)
+        for statement in partitioned_by(transforms):
+            with pytest.raises(AnalysisException, match=says):
+                spark.sql(statement)
+        assert contents(wh) == before
+
     def test_replace_columns_of_a_table_without_a_key_keeps_its_rows(self, spark: Any, make: Any) -> None:
         name = make(columns="id BIGINT, n INT")
         spark.sql(f"INSERT INTO {name} VALUES (1, 2)")
@@ -122,6 +167,16 @@ class TestStatements:
         stream = spark.readStream.table(source).writeStream.option("checkpointLocation", checkpoint).format("csv")
         with pytest.raises(PySparkException, match="USING csv"):
             stream.trigger(availableNow=True).toTable(f"{source}_csv")
+
+
+def partitioned_by(transforms: str) -> Iterator[str]:
+    columns = "id BIGINT, name STRING, n DATE, s STRUCT<x: INT>"
+    for create in "CREATE", "CREATE OR REPLACE":
+        yield f"{create} TABLE streamhouse.dml.cannot_be ({columns}) PARTITIONED BY ({transforms})"
+
+
+def contents(wh: Any) -> set[Path]:
+    return set(Path(wh.url.removeprefix("file://")).rglob("*"))
 
 
 def segments(wh: Any, name: str) -> list[Path]:

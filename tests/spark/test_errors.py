@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from spark.session import COLUMNS, load, load_stream, rows
+from spark.session import COLUMNS, append, drain, load, load_stream, rows
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
@@ -20,8 +20,11 @@ def table(wh):
 
 
 def our_line(failure):
-    """The line that our error has in Spark's text."""
-    return next(line for line in str(failure.value).splitlines() if line.startswith("streamhouse_spark.errors."))
+    """The line that our error has in Spark's text, which has one more of its own at most, and no traceback."""
+    text = str(failure.value)
+    shown = text.partition("=== Streaming Query ===")[0].splitlines()  # Spark tells there how far the query came
+    assert len(shown) <= 2, text
+    return next(line for line in shown if "streamhouse_spark.errors." in line)
 
 
 @pytest.mark.spark41
@@ -66,17 +69,64 @@ def test_no_warehouse(spark, wh, tmp_path):
     assert "STREAMHOUSE_WAREHOUSE" in our_line(failure)
 
 
-def _stream(spark, wh, checkpoint, options):
-    stream = load_stream(spark, wh, "errors.table", **options)
+def _stream(spark, wh, name, checkpoint, options):
+    stream = load_stream(spark, wh, name, **options)
     stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination()
 
 
-def test_streams(spark, wh, checkpoint):
-    for options, hint in ({"startingOfsets": "full"}, "startingOffsets"), ({"endingOffsets": "latest"}, "readStream"):
-        with pytest.raises(PySparkException) as failure:
-            _stream(spark, wh, checkpoint, options)
-        assert "INVALID_OPTION: " in str(failure.value)
-        assert hint in str(failure.value)
+@pytest.fixture(scope="module")
+def keyed(wh):
+    return wh.create_table("errors.keyed", COLUMNS, primary_key=["id"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint"),
+    [
+        ("table", {"startingOfsets": "full"}, "startingOffsets"),
+        ("table", {"endingOffsets": "latest"}, "readStream"),
+        ("table", {"startingOffsets": '{"0": 99}'}, "bucket 0 ends at 3"),
+        ("keyed", {}, "errors.keyed$changelog"),
+    ],
+)
+def test_streams(spark, wh, keyed, checkpoint, name, options, hint):
+    with pytest.raises(PySparkException) as failure:
+        _stream(spark, wh, f"errors.{name}", checkpoint, options)
+    line = our_line(failure)
+    assert "INVALID_OPTION: " in line
+    assert hint in line
+
+
+@pytest.mark.spark41
+@pytest.mark.parametrize(
+    ("query", "name", "options", "hint"),
+    [
+        ("SELECT 1L AS id", "tabel", {}, "TABLE_NOT_FOUND: "),
+        ("SELECT 1L AS id, 1 AS other", "table", {}, "SCHEMA_MISMATCH: column 'other'"),
+        ("SELECT nullif(id, 1) AS id FROM range(3)", "table", {}, "SCHEMA_MISMATCH: column 'id'"),
+        ("SELECT 1L AS id, 'zz' AS name", "keyed", {"rowKindColumn": "name"}, "SCHEMA_MISMATCH: column 'name'"),
+    ],
+)
+def test_writes(spark, wh, keyed, query, name, options, hint):
+    """Some are refused on the driver, some in a task, where the rows are."""
+    with pytest.raises(PySparkException) as failure:
+        append(spark.sql(query), wh, f"errors.{name}", **options)
+    assert hint in our_line(failure)
+
+
+def test_a_row_of_a_stream(spark, wh, checkpoint):
+    rows = load_stream(spark, wh, "errors.table", startingOffsets="earliest").selectExpr("nullif(id, 1) AS id")
+    with pytest.raises(PySparkException) as failure:
+        drain(rows, wh, "errors.table", checkpoint)
+    assert "SCHEMA_MISMATCH: column 'id'" in our_line(failure)
+
+
+def test_the_traceback_of_a_function_of_the_user_is_kept(spark, wh):
+    """Hiding ours is for one error: another error of the same session, and of a worker after ours, has its own."""
+    with pytest.raises(PySparkException):
+        append(spark.sql("SELECT nullif(id, 1) AS id FROM range(3)"), wh, "errors.table")
+    with pytest.raises(PySparkException, match="Traceback") as failure:
+        spark.range(1).mapInArrow(lambda batches: [1 / len(list(batches)[99:])], "id BIGINT").collect()
+    assert "ZeroDivisionError" in str(failure.value)
 
 
 def test_damaged_rows_are_never_returned(spark, wh, table):
@@ -87,8 +137,9 @@ def test_damaged_rows_are_never_returned(spark, wh, table):
     with open(path, "r+b") as file:  # noqa: PTH123
         file.seek(200_000)
         file.write(b"y")
-    with pytest.raises(PySparkException, match="CORRUPT_DATA: "):
+    with pytest.raises(PySparkException) as failure:
         load(spark, wh, "errors.damaged").collect()
+    assert "CORRUPT_DATA: " in our_line(failure)
 
 
 def test_credentials_are_in_no_text(spark, wh):

@@ -114,7 +114,7 @@ def test_what_is_refused(table, wh):
             table.lookup_one(key)
     with pytest.raises(SchemaMismatchError, match="no column 'nope'"):
         table.lookup_one(1, columns=["nope"])
-    with pytest.raises(InvalidOptionError, match="list of column names"):
+    with pytest.raises(InvalidOptionError, match="list of names"):
         table.lookup_one(1, columns="name")
     with pytest.raises(InvalidOptionError, match="max_staleness_ms"):
         table.lookup_one(1, max_staleness_ms=-1)

@@ -16,7 +16,13 @@ from streamhouse_spark.cli.partition_command import drop_partition
 from streamhouse_spark.cli.relocate_command import relocate
 from streamhouse_spark.cli.retier_command import retier
 from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
-from streamhouse_spark.cli.session import Session, shared_options, write_examples
+from streamhouse_spark.cli.session import (
+    Session,
+    require_text,
+    shared_options,
+    usage_in_one_line,
+    write_examples,
+)
 from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
 from streamhouse_spark.cli.tier_command import tier
 from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
@@ -40,6 +46,15 @@ streamhouse head 'sales.orders$lake'
 
 class _Group(click.Group):
     """Lists the commands by what they are for, and teaches with examples."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with usage_in_one_line():
+            require_text(ctx, args)
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with usage_in_one_line():
+            return super().invoke(ctx)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in _SECTIONS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path, require_catalog_name
 
 
 @click.command(
@@ -26,6 +26,7 @@ def jar(session: Session, *, as_options: bool, catalog: str) -> None:
     With --options, print all that a session needs: the jar, the catalog's class, and the warehouse where one is given.
     Put it where Spark starts, within $(…): behind spark-sql, spark-submit or start-connect-server.sh.
     """
+    require_catalog_name(catalog)
     path = jar_path()
     if not as_options:
         click.echo(str(path))

@@ -16,6 +16,7 @@ from streamhouse_spark.cli.head import first_rows, schema_of
 from streamhouse_spark.cli.output import Output, shown
 from streamhouse_spark.cli.session import Command, Session, take_names
 from streamhouse_spark.cli.where import parse_where
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commit_log import known_transaction
 from streamhouse_spark.log.metadata_columns import with_metadata
 from streamhouse_spark.log.staging import Staged, gathered
@@ -27,6 +28,7 @@ from streamhouse_spark.tail import added_fields, logged, start_offsets
 from streamhouse_spark.values import parse_timestamp_ms
 
 _FIELD_CHARS_MAX: Final = 40
+_ROWS_MAX: Final = 2**63 - 1
 
 
 @click.command(
@@ -43,7 +45,9 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
 """,
 )
 @click.argument("name")
-@click.option("-n", "--rows", "limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many rows.")
+@click.option(
+    "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="How many rows."
+)
 @click.option(
     "--columns",
     metavar="COLUMN",
@@ -135,7 +139,7 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
     "later, as ISO-8601 with a zone or milliseconds since 1970.",
 )
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
-@click.option("-n", "--rows", "limit", type=click.IntRange(min=1), help="End after so many rows.")
+@click.option("-n", "--rows", "limit", type=click.IntRange(1, _ROWS_MAX), help="End after so many rows.")
 @click.option(
     "--columns",
     metavar="COLUMN",
@@ -169,7 +173,10 @@ def tail(session: Session, table: str, *, start: str, follow: bool, limit: int |
 def _start_of(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
-    return dt.datetime.fromtimestamp(parse_timestamp_ms("--from", text, round_up=True) / 1000, dt.UTC)
+    try:
+        return dt.datetime.fromtimestamp(parse_timestamp_ms("--from", text, round_up=True) / 1000, dt.UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidOptionError(f"--from: {text} is no moment between the years 1 and 9999") from error
 
 
 def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

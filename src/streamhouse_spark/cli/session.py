@@ -6,14 +6,15 @@ Exit codes: 0 the command did what it says; 1 it failed, with the reason on stde
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
 
 from streamhouse_spark.cli.output import FORMATS, Output
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, shown
 from streamhouse_spark.opened_tables import OpenedTables
 from streamhouse_spark.options import WAREHOUSE_VARIABLE
 from streamhouse_spark.warehouse import Warehouse
@@ -81,6 +82,24 @@ class Command(click.Command):
             return super().invoke(ctx)
         except StreamhouseError as error:
             raise Failure(str(error)) from error
+
+
+@contextmanager
+def usage_in_one_line() -> Iterator[None]:
+    """Errors of the command line repeat what was given: they get as long as others of ours, and no longer."""
+    try:
+        yield
+    except click.UsageError as error:
+        raise click.UsageError(fit_to_show(error.format_message()), error.ctx) from error
+
+
+def require_text(ctx: click.Context, words: Sequence[str]) -> None:
+    """Raises `click.UsageError` for bytes that are no UTF-8: names, values and output could not hold them."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{shown(word)} is no UTF-8 text; write it as such", ctx) from None
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:

@@ -15,12 +15,13 @@ from streamhouse_spark.datasource.pieces import ReadPlan, TablePartition, partit
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import require_same_columns
 
 
-class StreamhouseReader(DataSourceReader):
+class StreamhouseReader(OneLineErrors, DataSourceReader):
     """Reads one state of a table, decided on the driver when Spark asks for the partitions.
 
     Filters are not taken over: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for

@@ -30,6 +30,7 @@ from streamhouse_spark.datasource.connection import Connection, connect
 from streamhouse_spark.datasource.read_target import ReadTarget, batch_target, stream_target
 from streamhouse_spark.datasource.reader import StreamhouseReader
 from streamhouse_spark.datasource.spark_schema import offered_schema
+from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
 from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.kv.read_base import ReadBase
@@ -48,7 +49,7 @@ from streamhouse_spark.paths import parse_table_name
 from streamhouse_spark.table import Table
 
 
-class StreamhouseDataSource(DataSource):
+class StreamhouseDataSource(OneLineErrors, DataSource):
     """Tables of a streamhouse warehouse, for ``format("streamhouse")``.
 
     ::
@@ -72,6 +73,7 @@ class StreamhouseDataSource(DataSource):
         super().__init__(options)
         # Made on the driver and pickled from there: executors may have another environment.
         self._environ = {k: v for k, v in os.environ.items() if k == WAREHOUSE_VARIABLE}
+        self.keeps_traceback = any(map(is_internal, options))
 
     @classmethod
     def name(cls) -> str:
@@ -96,9 +98,15 @@ class StreamhouseDataSource(DataSource):
         options = parse_read_options(given)
         table, suffix = self._table(given, "read")
         state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
-        return StreamhouseReader(self._connection(), target, options, schema, state.schema)
+        return StreamhouseReader(self._connection(), target, options, schema, state.schema).told_as(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        try:
+            return self._stream_reader(schema)
+        except StreamhouseError as error:
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
 
         given = _given(self.options)
@@ -120,7 +128,7 @@ class StreamhouseDataSource(DataSource):
             return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
         return StreamhouseWriter(
             self._connection(), name, options, schema, overwrite=overwrite, is_clustered=self._is_clustered()
-        )
+        ).told_as(self)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)
@@ -135,7 +143,7 @@ class StreamhouseDataSource(DataSource):
         checkpoint = given.get("checkpointlocation")
         return StreamhouseStreamWriter(
             self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()
-        )
+        ).told_as(self)
 
     def _is_clustered(self) -> bool:
         return CLUSTERED_OPTION in self.options

@@ -33,6 +33,7 @@ from streamhouse_spark.datasource.start_rows import (
 )
 from streamhouse_spark.datasource.stream_history import StreamHistory
 from streamhouse_spark.datasource.stream_offset import StreamOffset
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import TableState
@@ -50,7 +51,7 @@ CONSUMER_MOVE_MS = 30_000
 """A named consumer's position is recorded at most so often: each time is one commit record."""
 
 
-class StreamhouseStreamReader(DataSourceStreamReader, compat.SupportsTriggerAvailableNow):
+class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.SupportsTriggerAvailableNow):
     """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
 
     Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses

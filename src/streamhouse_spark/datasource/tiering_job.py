@@ -29,10 +29,11 @@ _RESULT_DDL = "position long, files string"
 
 def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[str] | None) -> dict[str, TieringReport]:
     """Tier these tables, or all that have a lake. See `streamhouse_spark.tier`."""
-    named = open_named(connection.table, tables or ())
-    chosen = named if tables else open_listed(connection.table, connection.warehouse().tables())
+    names = () if tables is None else tuple(tables)
+    named = open_named(connection.table, names)
+    chosen = named if names else open_listed(connection.table, connection.warehouse().tables())
     for table in chosen.tables:
-        if tables and not table.properties.datalake_enabled:
+        if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(
                 f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or leave "
                 "the table out",

@@ -24,6 +24,7 @@ from streamhouse_spark.datasource.query_identity import (
 )
 from streamhouse_spark.datasource.schema_merging import merge_columns, merged_state
 from streamhouse_spark.datasource.staging_task import StagingPlan, all_staged, combined, received, require_planned
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.datasource.write_check import check_fits, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keyed_intents import IntentWrite
@@ -33,7 +34,7 @@ from streamhouse_spark.options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.table import Table
 
 
-class StreamhouseWriter(DataSourceArrowWriter):
+class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
     """Appends a DataFrame, all of it or nothing; or with ``overwrite`` replaces all rows by it, in one record.
 
     With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
@@ -82,7 +83,7 @@ class StreamhouseWriter(DataSourceArrowWriter):
         """Nothing to do: nothing is visible, and what was staged may belong to a commit that succeeded."""
 
 
-class StreamhouseStreamWriter(DataSourceStreamArrowWriter):
+class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
     """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
 
     The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that

@@ -1,13 +1,15 @@
-"""Where the jar of the catalog's Java class lies."""
+"""Where the jar of the catalog's Java class lies, and how a session may call the catalog."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, shown
 
 CATALOG_CLASS = "io.streamhouse.spark.StreamhouseCatalog"
 JAR_NAME = "streamhouse-spark.jar"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def jar_path() -> Path:
@@ -18,3 +20,11 @@ def jar_path() -> Path:
             f"{path} is missing: install streamhouse-spark again, or build the jar with make jar in a checkout",
         )
     return path
+
+
+def require_catalog_name(name: str) -> None:
+    """Raises `InvalidOptionError` for a name that SQL cannot use."""
+    if not _NAME.fullmatch(name) or name == "spark_catalog":
+        raise InvalidOptionError(
+            f"catalog name {shown(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
+        )

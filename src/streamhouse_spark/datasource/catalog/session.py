@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path, require_catalog_name
 from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.options import SETTING_PREFIXES
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def configured(
@@ -36,10 +33,7 @@ def configured(
 
 def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
     """The configuration keys of the catalog, without the jar."""
-    if not _NAME.fullmatch(str(catalog)) or catalog == "spark_catalog":
-        raise InvalidOptionError(
-            f"catalog name {catalog!r} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
-        )
+    require_catalog_name(catalog)
     if not str(warehouse).strip():
         raise InvalidOptionError("no warehouse was given: say configure(builder, warehouse='<directory or URL>')")
     for key in settings:

@@ -1,0 +1,100 @@
+"""Errors that leave the data source: Spark's text shows one line of ours, the traceback goes to the worker's log.
+
+Spark puts the traceback of what a worker raises into the text of its own error, unless that worker's environment says
+that it is hidden. Spark ends a worker that raised, so what is set here counts for one error and for no code of others.
+Errors that are not a `StreamhouseError` are defects: they keep their traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from streamhouse_spark.errors import StreamhouseError
+
+logger = logging.getLogger(__name__)
+
+_HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
+
+
+class OneLineErrors:
+    """The boundary around the public methods of each subclass, and around the rows that they give."""
+
+    keeps_traceback = False
+    """Batch reads and writes of the catalog: it shows the line itself, and has Spark's text with this as the cause."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name, method in vars(cls).copy().items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(cls, name, _bounded(method))
+
+    def told_as(self, source: OneLineErrors) -> Self:
+        """Itself, from now on with or without the traceback as ``source``."""
+        self.keeps_traceback = source.keeps_traceback
+        return self
+
+
+def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: OneLineErrors, *given: Any, **named: Any) -> Any:
+        with _boundary(self):
+            result = method(self, *given, **named)
+        return _rows(self, result) if isinstance(result, Iterator) else result
+
+    return call
+
+
+def _rows(part: OneLineErrors, rows: Iterator[Any]) -> Iterator[Any]:
+    with _boundary(part):
+        yield from rows
+
+
+@contextmanager
+def _boundary(part: OneLineErrors) -> Iterator[None]:
+    try:
+        yield
+    except StreamhouseError as error:
+        if not part.keeps_traceback and _is_worker():
+            logger.exception("%s, raised here:", error.condition)
+            os.environ[_HIDDEN] = "1"
+        raise
+
+
+def _is_worker() -> bool:
+    """Whether Spark started this process; a user's own process keeps its environment."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+class RefusedStream(OneLineErrors, DataSourceStreamReader):
+    """Stands for a stream that cannot be: whatever Spark asks of it first raises the error.
+
+    Where ``streamReader`` raises, Spark stops a reader that is not there, and its text is about that.
+    """
+
+    def __init__(self, error: StreamhouseError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        raise self._error
+
+    def stop(self) -> None:
+        """Nothing was begun."""
