@@ -33,6 +33,9 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "give position.moved_to(": (
+        "unit/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
+    ),
     "the log mixes two histories": "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table",
     "rebuild the lake from the log with: streamhouse retier": (
         "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
