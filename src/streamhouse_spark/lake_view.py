@@ -15,6 +15,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.forks import cached_property
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.lake_history import require_of_history
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.model import CompactReport, ExpireReport, LakePlan, LakeSnapshot
 from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
@@ -115,8 +116,14 @@ class LakeView:
         )
 
     def _current(self) -> LakeTable:
-        """The lake of the table as it is now: others may have altered it. Raises `TableNotFoundError`."""
-        return self._lake.with_state(self._table.refresh())
+        """The lake of the table as it is now: others may have altered it.
+
+        Raises `TableNotFoundError`, or `DifferentHistoryError` where the log was put back to an older copy: it names
+        snapshots that must stay.
+        """
+        lake = self._lake.with_state(self._table.refresh())
+        require_of_history(self._table.log, lake.newest())
+        return lake
 
     # -- maintenance, a verb at a time ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
 from streamhouse_spark.lake_upkeep import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.log.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.retention import plan_trim, trim
@@ -108,9 +108,10 @@ def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
 
 def _require_kept(table: TableHandle, lake: LakeTable) -> None:
     """Refuse to trim what a rolled-back lake no longer holds."""
-    recorded = table.state.lake
-    newest = lake.newest()
+    state = table.state
+    recorded, newest = state.lake, lake.newest()
     require_of_history(table.log, newest)
+    require_dropped(state, newest)
     held = newest.offsets if newest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
     starts = newest.starts if newest is not None else {}

@@ -75,7 +75,7 @@ def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches)
     """Drop the rows below ``ends``."""
     from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
 
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
+    TieringJob(table.log, table.open_lake(), world=table.world, is_before_drop=True).run(
         run_tasks_locally(table.storage, table.settings, table.world)
     )
     lake = table.open_lake()  # by the columns that the table has now

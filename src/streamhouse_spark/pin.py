@@ -57,7 +57,13 @@ def require_recorded(state: TableState, pair: LakePair, found: LakeSnapshot | No
 
     Raises `SnapshotExpiredError`, on which readers look for another.
     """
-    if found is not None and same_offsets(found.offsets, pair.offsets) and same_offsets(found.starts, pair.starts):
+    is_as_recorded = (
+        found is not None
+        and same_offsets(found.offsets, pair.offsets)
+        and same_offsets(found.starts, pair.starts)
+        and found.dropped_rows >= pair.dropped_rows  # older records do not say how many
+    )
+    if is_as_recorded:
         return
     raise SnapshotExpiredError(
         f"{state.name}: lake snapshot {pair.snapshot_id} holds {dict(found.offsets) if found else 'nothing'}, when it "

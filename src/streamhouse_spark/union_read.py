@@ -18,8 +18,9 @@ from streamhouse_spark import row_selection
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.tail import KeySet, Tail
-from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
 from streamhouse_spark.lake.model import LakePlan, LakeSplit
+from streamhouse_spark.lake.plan import require_progress
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.log.segment_reader import InlineRecords
@@ -71,9 +72,15 @@ def _pinned_to_lake(table: TableHandle) -> Pin:
         return pin_newest(state)
     newest = table.open_lake().newest()
     require_of_history(table.log, newest)
+    require_dropped(state, newest)
     if newest is None:
         return pin_newest(table.refresh(), state.lake)
-    return pin_newest(table.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
+    try:
+        return pin_newest(table.refresh(), LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
+    except OffsetsTrimmedError:
+        if state.lake is not None:  # the lake went back, and the log has the rows no longer
+            require_progress(state.lake.offsets, newest.offsets, table=state.name)
+        raise
 
 
 def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:

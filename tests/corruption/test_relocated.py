@@ -9,7 +9,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sequential import one_thing_at_a_time
 from faults.test_relocation_calls import at, filled, ids, opened, tier
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.errors import CorruptDataError, StreamhouseError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.relocation import relocate
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -33,11 +33,23 @@ def read_all(storage: MemoryStorage, number: int) -> tuple[list[int], list[int]]
     return ids(table), sorted(table.lake.to_arrow()["id"].to_pylist())
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("verb", ["move", "copy", "retier"])
-def test_what_the_verb_reads(verb, lake):
+LAKES = pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+VERBS = pytest.mark.parametrize("verb", ["move", "copy", "retier"])
+KEYED = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+
+
+def told(error: StreamhouseError, key: str, what: str) -> str:
+    """The kind of an error; damage is told with the damaged file."""
+    assert not isinstance(error, CorruptDataError) or key in str(error), f"{key}, {what}, does not name it: {error}"
+    return type(error).__name__
+
+
+@LAKES
+@VERBS
+@KEYED
+def test_what_the_verb_reads(verb, lake, keyed):
     """Each file in turn is damaged before the verb runs. Mended, the verb is run again and ends right."""
-    made = filled(lake, keyed=False)
+    made = filled(lake, keyed=keyed)
     wanted = ids(opened(made, 2).table("t"))
     counts: Counter[str] = Counter()
     with one_thing_at_a_time():
@@ -52,7 +64,7 @@ def test_what_the_verb_reads(verb, lake):
                     assert found == wanted, f"{verb}, {key}, {what}: {found}"
                     counts["right"] += 1
                 except StreamhouseError as error:
-                    counts[type(error).__name__] += 1
+                    counts[told(error, key, what)] += 1
                 except AssertionError:
                     raise
                 except BaseException as error:
@@ -70,11 +82,12 @@ def run(verb: str, storage: MemoryStorage) -> None:
     tier(table)
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("verb", ["move", "copy", "retier"])
-def test_what_the_verb_wrote(verb, lake):
+@LAKES
+@VERBS
+@KEYED
+def test_what_the_verb_wrote(verb, lake, keyed):
     """Each file that it wrote is damaged in turn."""
-    made = filled(lake, keyed=False)
+    made = filled(lake, keyed=keyed)
     storage = at(made, "first" if verb == "retier" else "second")
     with one_thing_at_a_time():
         run(verb, storage)
@@ -90,7 +103,7 @@ def test_what_the_verb_wrote(verb, lake):
                     assert found == wanted, f"{verb}, {key}, {what}: {found}"
                     counts["right"] += 1
                 except StreamhouseError as error:
-                    counts[type(error).__name__] += 1
+                    counts[told(error, key, what)] += 1
                 except AssertionError:
                     raise
                 except BaseException as error:

@@ -20,6 +20,7 @@ from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.moved_cases import MOVED_FINDERS
 from faults.plants import PLANTS
+from faults.restored_lake import RESTORED_FINDERS
 from faults.scenarios import Run
 from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
@@ -459,6 +460,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "listing_ends_at_a_damaged_table": a_table_beside_a_damaged_one,
     "work_behind_a_commit_fails_the_call": a_checkpoint_that_cannot_be_stored,
     **MOVED_FINDERS,
+    **RESTORED_FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
     "a_footer_whose_checksum_is_damaged_has_none": flipped_bits_of_a_lake_file,
@@ -502,6 +504,7 @@ def test_the_bug_is_found(name):
         "dropped_tables_take_rows",
         "positions_are_offsets_alone",
         *MOVED_FINDERS,
+        *RESTORED_FINDERS,
         *statement_plants.FINDERS,
         "page_indexes_are_not_checked",
         "lake_rows_are_read_by_the_newest_columns",

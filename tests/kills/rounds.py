@@ -6,8 +6,9 @@ import multiprocessing
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -19,6 +20,18 @@ from streamhouse_spark.warehouse import Warehouse
 
 PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
 START_S_MAX = 60
+PRELOADED = [
+    "kills.workers",
+    "kills.keyed_workers",
+    "kills.verb_workers",
+    "pyiceberg.io.pyarrow",
+    "pypaimon",
+    "streamhouse_spark.keyed_table",
+    "streamhouse_spark.kv.tablets",
+    "streamhouse_spark.lake.iceberg",
+    "streamhouse_spark.lake.paimon",
+]
+"""Imported once, by the server that all processes are forked from: else most of their time goes there."""
 PROPERTIES = {"bucket.key": "id", "table.log.ttl": "1s"}
 
 
@@ -52,17 +65,30 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
 
 
 def kill_processes(
-    directory: Path, rounds: int, seed: int, processes: Sequence[tuple[str, int]], figures: Figures
+    directory: Path,
+    rounds: int,
+    seed: int,
+    processes: Sequence[tuple[str, int]],
+    figures: Figures,
+    *,
+    until: Callable[[], bool] = lambda: True,
+    s_max: float = float("inf"),
 ) -> None:
-    """Keep these running on the directory's warehouse, and kill some of them each round, at the end all."""
-    chance = random.Random(seed)
+    """Keep these running on the directory's warehouse, and kill some of them each round, at the end all.
+
+    There are more rounds than ``rounds`` where ``until`` is not true yet; none begins later than ``s_max`` seconds
+    after the first.
+    """
+    chance, started = random.Random(seed), time.monotonic()
     location = str(directory / "warehouse")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kills.workers", "kills.keyed_workers", "pyiceberg.table"])
+    context.set_forkserver_preload(PRELOADED)
     running: dict[tuple[str, int], BaseProcess] = {}
     sizes: dict[tuple[str, int], int] = {}
     try:
-        for _ in range(rounds):
+        for turn in count():
+            if time.monotonic() - started > s_max or (turn >= rounds and until()):
+                break
             for role, number in processes:
                 if (role, number) not in running:
                     process = context.Process(

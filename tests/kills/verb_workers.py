@@ -11,12 +11,15 @@ import pyarrow as pa
 from kills.workers import NAME, Journal, tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.transaction_expiry import expire_transactions
 from streamhouse_spark.relocation import relocate
 from streamhouse_spark.warehouse import Warehouse
 
 COUNTED = "sales.counted"
 KEYS = list(range(10))
 OTHER_KEY = 1000
+PAUSE_S = 0.01
+"""Who never pauses keeps a process that begins from its first step, where cores are few."""
 
 
 def relocator(location: str, journal_path: str, number: int) -> None:
@@ -37,6 +40,8 @@ def rebuilder(location: str, journal_path: str, _number: int) -> None:
         table.retier()
         tier(table)
         table.alter_properties({"table.datalake.enabled": "false"})
+        if writers := expire_transactions(table.log, table.properties.transactions_ttl_ms):
+            journal.write("expired", writers=writers)
         table.maintain()
         with suppress(InvalidOptionError):
             tier(table)
@@ -44,6 +49,7 @@ def rebuilder(location: str, journal_path: str, _number: int) -> None:
         table.alter_properties({"table.datalake.enabled": "true"})
         tier(table)
         journal.write("rebuilt")
+        time.sleep(PAUSE_S)
 
 
 def updater(location: str, journal_path: str, _number: int) -> None:
@@ -63,13 +69,14 @@ def updater(location: str, journal_path: str, _number: int) -> None:
             table.keyed.rewrite(rows, np.zeros(len(n), np.bool_), read=base)
         except CommitConflictError:
             journal.write("conflict")
-            time.sleep(0.01)
+            time.sleep(PAUSE_S)
         else:
             journal.write("acknowledged")
+            time.sleep(PAUSE_S)
 
 
 def neighbour(location: str, journal_path: str, number: int) -> None:
-    """Upsert another key, without a pause."""
+    """Upsert another key again and again."""
     journal = Journal(journal_path)
     table = Warehouse(location).table(COUNTED)
     key = OTHER_KEY + number
@@ -80,6 +87,7 @@ def neighbour(location: str, journal_path: str, number: int) -> None:
         journal.write("attempt", n=n)
         table.upsert([{"id": key, "n": n}])
         journal.write("acknowledged", n=n)
+        time.sleep(PAUSE_S)
 
 
 VERB_ROLES = {"relocator": relocator, "rebuilder": rebuilder, "updater": updater, "neighbour": neighbour}

@@ -33,12 +33,19 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "give position.moved_to(": (
+        "unit/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
+    ),
     "the log mixes two histories": "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table",
     "rebuild the lake from the log with: streamhouse retier": (
         "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
     ),
     "log/commit_log.py DIFFERENT_HISTORY: …": (
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
+    ),
+    "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
+    "Put both back to copies of one time, or build the lake": (
+        "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
     ),
     "Tier the table, which writes them again": (
         "unit/lake/test_paimon_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"

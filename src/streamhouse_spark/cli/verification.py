@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    DifferentHistoryError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    SnapshotExpiredError,
+)
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
 from streamhouse_spark.lake.model import LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet_read import OffsetFile, has_whole_footer, offset_file
+from streamhouse_spark.lake.plan import require_progress
 from streamhouse_spark.log.segment_reader import verify_segment
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.parallel import in_parallel
@@ -69,6 +77,8 @@ def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
     """The recorded lake snapshot as a plan to read; None where there is none, or where it cannot be read."""
+    if state.has_lake and not _is_of_log(table, state, result):
+        return None
     if state.lake is None:
         return None
     result.lake_snapshot_id = state.lake.snapshot_id
@@ -83,6 +93,20 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
     except (CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError) as error:
         result.problems.append(str(error))
         return None
+
+
+def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
+    """Whether log and lake are of one time: one of the two may be restored from a backup without the other."""
+    try:
+        newest = table.open_lake().newest()
+        require_of_history(table.log, newest)
+        require_dropped(state, newest)
+        if state.lake is not None:
+            require_progress(state.lake.offsets, newest.offsets if newest is not None else {}, table=state.name)
+    except (CorruptDataError, DifferentHistoryError, LakeMismatchError, LakeRolledBackError) as error:
+        result.problems.append(str(error))
+        return False
+    return True
 
 
 def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:

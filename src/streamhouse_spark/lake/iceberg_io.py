@@ -12,6 +12,7 @@ from types import TracebackType
 
 import pyarrow as pa
 from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.manifest import ManifestFile, read_manifest_list
@@ -20,6 +21,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.damaged_metadata import file_of
 from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
 from streamhouse_spark.lake.iceberg_moved import Move, moved_avro
 from streamhouse_spark.storage import Bytes, Sink, Storage
@@ -60,10 +62,15 @@ def lake_metadata(location: str) -> Iterator[None]:
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except _DAMAGE as error:
+        file = file_of(error, _location, "a manifest")
         raise CorruptDataError(
-            f"lake table {location}: a manifest cannot be read ({type(error).__name__}: {error}); restore it, or "
-            "build the lake anew from the log (streamhouse retier)"
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
+            "lake anew from the log (streamhouse retier)"
         ) from error
+
+
+def _location(value: object) -> str | None:
+    return value.input_file.location if isinstance(value, AvroFile) else None
 
 
 class StorageFileIO(FileIO):

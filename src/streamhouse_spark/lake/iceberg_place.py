@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.file_catalog import FileCatalog
@@ -213,8 +213,16 @@ class IcebergPlace:
 
     def load(self) -> Table:
         """The newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
-        with catalog_answers(f"{'.'.join(self.identifier)} of {self.spec.path} was loaded"):
-            return self.catalog.load_table(self.identifier)
+        name = ".".join(self.identifier)
+        with catalog_answers(f"{name} of {self.spec.path} was loaded"):
+            try:
+                return self.catalog.load_table(self.identifier)
+            except FileNotFoundError as error:
+                raise CorruptDataError(
+                    f"the Iceberg catalog names metadata of {name} ({self.spec.path}) that is not there ({error}): the "
+                    "catalog was put back to an older copy and the lake's files were not, or the other way round. Put "
+                    "both back to copies of one time, or build the lake anew from the log (streamhouse retier)"
+                ) from error
 
     def find(self) -> Table | None:
         """`load`, or None where there is no lake table (yet)."""

@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import StorageFiles, parquet_sink
@@ -192,9 +192,15 @@ def _without_value(optional: Any) -> Any:
 
 def _renamed_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
     source = files.open_input(where)
-    with pq.ParquetFile(source, metadata=checked_footer(source, where), page_checksum_verification=True) as file:
-        table = file.read()
-        written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+    try:
+        with pq.ParquetFile(source, metadata=checked_footer(source, where), page_checksum_verification=True) as file:
+            table = file.read()
+            written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(
+            f"lake file {where} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+            "retier)"
+        ) from error
     place = table.schema.get_field_index("file_path")
     names = table.column(place).combine_chunks().dictionary_encode()
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names

@@ -17,6 +17,7 @@ from pypaimon.common.file_io import FileIO
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.damaged_metadata import file_of
 from streamhouse_spark.lake.files import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
@@ -34,7 +35,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
 
     def new_input_stream(self, path: str) -> io.BytesIO:
         if path in self.written:
-            return io.BytesIO(self.written[path])
+            return _Input(self.written[path], path)
         try:
             data = self.files.storage.read(self.files.key_of(path))
         except ObjectNotFoundError as error:
@@ -44,7 +45,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
                 f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
                 "lake anew from the log (streamhouse retier)"
             )
-        return io.BytesIO(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data)
+        return _Input(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
 
     def new_output_stream(self, path: str) -> io.BytesIO:
         return _Kept(self.written, path)
@@ -88,6 +89,16 @@ class _Status:
         return self.path.rpartition("/")[2]
 
 
+class _Input(io.BytesIO):
+    def __init__(self, data: bytes, location: str) -> None:
+        super().__init__(data)
+        self.location = location
+
+
+def _location(value: object) -> str | None:
+    return value.location if isinstance(value, _Input) else None
+
+
 class _Kept(io.BytesIO):
     def __init__(self, written: dict[str, bytes], path: str) -> None:
         super().__init__()
@@ -113,7 +124,8 @@ def paimon_metadata(location: str) -> Iterator[None]:
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except Exception as error:  # whatever a decoder raises on bytes that are not what they should be
+        file = file_of(error, _location, "its metadata")
         raise CorruptDataError(
-            f"lake table {location}: its metadata cannot be read ({type(error).__name__}: {error}); restore it, or "
-            "build the lake anew from the log (streamhouse retier)"
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
+            "lake anew from the log (streamhouse retier)"
         ) from error

@@ -151,6 +151,6 @@ def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int
         bucket, (here, expected) = next(iter(behind.items()))
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
-            "the lake was rolled back; roll it forward to its newest snapshot with offsets, or build it anew from the "
-            "log (streamhouse retier)"
+            "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "
+            "offsets, or build it anew from the log (streamhouse retier)"
         )

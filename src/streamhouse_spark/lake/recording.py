@@ -67,7 +67,7 @@ def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
 
 
 def is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
-    """Another snapshot that holds as much of every bucket, or more, and knows of no fewer truncations.
+    """Another snapshot that holds as much of every bucket, or more, and knows of no fewer truncations or drops.
 
     As much is enough: after a compaction the older snapshot is the one that will be expired.
     """
@@ -76,4 +76,5 @@ def is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
         snapshot.id != recorded.snapshot_id
         and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
         and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
+        and (snapshot.dropped_rows >= recorded.dropped_rows or not same_offsets(starts, recorded.starts))
     )

@@ -32,7 +32,7 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.bucket_files import write_files, write_rows
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.healing import warn_of_healed
-from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
 from streamhouse_spark.lake.live_files import LiveFile
 from streamhouse_spark.lake.model import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.open import file_shape, lake_library
@@ -92,11 +92,14 @@ class TieringJob:
         *,
         world: World | None = None,
         bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+        is_before_drop: bool = False,
     ) -> None:
+        """``is_before_drop``: the caller drops partitions next, perhaps those that a lake which went back has again."""
         self._log = log
         self._lake = lake
         self._world = world or World()
         self._bytes_per_bucket_max = bytes_per_bucket_max
+        self._is_before_drop = is_before_drop
 
     def run(self, run_tasks: RunTasks) -> TieringReport:
         """Tier every row that was committed before the call, in as many rounds as that takes.
@@ -194,6 +197,8 @@ class TieringJob:
 
     def _require_progress(self, state: TableState, recorded: LakePair) -> None:
         held = self._lake.newest()
+        if not self._is_before_drop:
+            require_dropped(state, held)
         try:
             require_progress(recorded.offsets, held.offsets if held else {}, table=state.name)
         except LakeRolledBackError:

@@ -22,7 +22,7 @@ from streamhouse_spark.datasource.pieces import (
 )
 from streamhouse_spark.datasource.planning import binlog_pieces, plan_ranges
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.lake_history import require_of_history
+from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.history import require_kept
@@ -149,6 +149,7 @@ def _stand_in(asked: Question) -> Pin | None:
     table, state = asked.table, asked.state
     newest = table.open_lake().newest()
     require_of_history(table.log, newest)
+    require_dropped(state, newest)
     if newest is None or not newest.offsets:  # what it holds of the log cannot be told
         return None
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())

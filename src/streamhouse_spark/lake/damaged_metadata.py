@@ -1,0 +1,19 @@
+"""Which metadata file a decoder of a lake's library was reading when it met bytes that it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def file_of(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
+    """The file that was being read when the error arose, or ``otherwise``.
+
+    The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold what was
+    read: ``location_of`` gives the location of such a value, None for any other. The innermost counts.
+    """
+    found, place = otherwise, error.__traceback__
+    while place is not None:
+        for value in place.tb_frame.f_locals.values():
+            found = location_of(value) or found
+        place = place.tb_next
+    return found
