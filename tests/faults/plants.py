@@ -187,7 +187,7 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
 
 @plant
 def condemned_segments_are_committed() -> Iterator[None]:
-    with patched((staging, "_require_fresh", lambda *_: None)):
+    with patched((staging, "_require_fresh", lambda *_: None), (commit_log, "require_stored", lambda *_: None)):
         yield
 
 
@@ -206,13 +206,17 @@ def merged_segments_are_not_looked_up_among_the_condemned() -> Iterator[None]:
 
     from streamhouse_spark import segment_merging
 
-    with patched((segment_merging, "merge", forgetful), (staging, "STAGED_AGE_MS_MAX", INFINITE_MS)):
+    with patched(
+        (segment_merging, "merge", forgetful),
+        (staging, "STAGED_AGE_MS_MAX", INFINITE_MS),
+        (commit_log, "require_stored", lambda *_: None),
+    ):
         yield
 
 
 @plant
 def changes_by_key_are_committed_however_old() -> Iterator[None]:
-    with patched((staged_changes, "is_kept", lambda *_: True)):
+    with patched((staged_changes, "is_kept", lambda *_: True), (commit_log, "require_stored", lambda *_: None)):
         yield
 
 
