@@ -56,7 +56,7 @@ def a_merge_that_inserts_a_key_that_is_there() -> None:
         return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
 
     with pytest.raises(SchemaMismatchError):
-        commit(table, IntentWrite(rewrites=True), {0: read}, read=ReadBase.of(table.refresh()))
+        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadBase.of(table.refresh()))
 
 
 def texts_of_a_length() -> None:
