@@ -54,10 +54,10 @@ class Write:
         keys = [pa.array([row[0] for row in self.rows], pa.int32())]
         self.by_bucket = {b: [self.rows[i] for i in places] for b, places in shape.buckets(keys)} if self.rows else {}
         self.readers = {b: (lambda schema, b=b: (*arrow(schema, self.by_bucket[b]), None)) for b in self.by_bucket}
-        self.prepared = prepare(table, self.write, {b: r for b, r in self.readers.items() if b in buckets})
+        self.prepared = prepare(table.keyed, self.write, {b: r for b, r in self.readers.items() if b in buckets})
 
     def commit(self, table):
-        commit(table, self.write, self.readers, self.prepared)
+        commit(table.keyed, self.write, self.readers, self.prepared)
 
     def make(self, twin):
         rows, deleted = arrow(twin.refresh().schema, self.rows)
