@@ -362,7 +362,7 @@ def test_arguments_that_cannot_be(wh, catalog):
         wh.adopt_table("sales.orders", "sales.absent")
     with pytest.raises(LakeMismatchError, match="'n' of the primary key is optional, expected required"):
         wh.adopt_table("sales.orders", primary_key=["n"])
-    with pytest.raises(InvalidOptionError, match="expected a list of column names"):
+    with pytest.raises(InvalidOptionError, match="expected a list of names"):
         wh.adopt_table("sales.orders", primary_key="id")
     for properties, words in (
         ({"table.datalake.format": "parquet"}, "expected iceberg or paimon"),

@@ -162,6 +162,7 @@ NO_ADVICE = {
     "expected, found …",
     "holds … rows, expected",
     "the hot log starts at",
+    "checkpoint is empty, expected a directory",
     "the stream of flights ended",
     "cli/spark_session.py JAVA_NOT_FOUND: …; …",
     "choose one, or disable the lake",

@@ -151,7 +151,7 @@ class TestComments:
             table.alter(comments={"id": "\ud800"})
         with pytest.raises(InvalidOptionError, match="mapping"):
             table.alter(comments=["id"])
-        with pytest.raises(InvalidOptionError, match="list of property names"):
+        with pytest.raises(InvalidOptionError, match="list of names"):
             table.alter(unset_properties="comment")
 
 
