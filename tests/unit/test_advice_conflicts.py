@@ -12,7 +12,7 @@ from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv import keyed_writes
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake import iceberg_commit, paimon_commit, partition_drop, tiering
+from streamhouse_spark.lake import partition_drop, tiering
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from unit.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
@@ -195,7 +195,7 @@ def tiering_beside_quick_services(place: Place) -> Case:
 
 def committing_beside_quick_engines(place: Place) -> Case:
     def run() -> None:
-        with mock.patch.object(iceberg_commit, "ATTEMPTS_MAX", 0), mock.patch.object(paimon_commit, "ATTEMPTS_MAX", 0):
+        with mock.patch(f"streamhouse_spark.lake.{place.lake}_commit.ATTEMPTS_MAX", 0):
             tier(place.table())
 
     yield run
