@@ -1,6 +1,6 @@
 """Whose rows a tablet has: a table that was restored from a backup, or copied, has the uuid and the offsets of another.
 
-A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.commits.anchors`), in the same
+A tablet names the newest record of the state that it was applied from (`log.commits.anchors`), in the same
 transaction as its rows. They are the table's where that record is one of the table's log.
 """
 

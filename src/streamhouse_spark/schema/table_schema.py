@@ -1,7 +1,7 @@
 """The columns of a table: their ids, names, types, and whether they may be null.
 
 `TableSchema` is immutable; its `arrow` schema is what every segment, batch and reader of the table has, exactly.
-`streamhouse_spark.schema.ddl` has the table of types, `streamhouse_spark.schema.rows` brings a user's rows into a schema.
+`schema.ddl` has the table of types, `schema.rows` brings a user's rows into a schema.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Inspect:
     def partitions(self) -> pa.Table:
         """Where the rows of each partition lie; its first columns are the table's partition columns.
 
-        See `streamhouse_spark.table.partition_stats.partition_table`. Raises `InvalidNameError` for a table without any.
+        See `partition_stats.partition_table`. Raises `InvalidNameError` for a table without any.
         """
         from streamhouse_spark.table.views import PARTITIONS, open_view
 

@@ -15,7 +15,7 @@ from unit.advice import test_lakes as test_advice_lakes
 from unit.advice import test_tables as test_advice_tables
 from unit.error_texts import ErrorText, error_texts
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 MODULES = (test_advice, test_advice_conflicts, test_advice_lakes, test_advice_tables)
 CASES = [advice for module in MODULES for advice in module.ADVICE.values()]
 ARGUMENTS = {
@@ -61,9 +61,15 @@ ELSEWHERE = {
     "its rows are as they left them, adopt it again": (
         "unit/warehouse/test_paimon_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
     ),
-    "nothing was changed, adopt it again": "unit/warehouse/test_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted",
-    "delete them, or choose another key": "unit/warehouse/test_keyed_adoption.py::test_a_key_that_is_there_twice_is_refused",
-    "leave primary_key out to take it as it is": "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key",
+    "nothing was changed, adopt it again": (
+        "unit/warehouse/test_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+    ),
+    "delete them, or choose another key": (
+        "unit/warehouse/test_keyed_adoption.py::test_a_key_that_is_there_twice_is_refused"
+    ),
+    "leave primary_key out to take it as it is": (
+        "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
+    ),
     "set the option txnAppId to a name": (
         "spark/test_stream_write.py::test_without_any_identity_the_stream_is_refused"
     ),

@@ -149,7 +149,7 @@ def test_they_are_altered_later_and_checked_then(wh):
 
 def test_zones_are_known_on_hosts_without_a_database_of_them():
     """Properties that name one are read whenever the table is opened."""
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
     assert [name for name in project["dependencies"] if name.startswith("tzdata")]
     code = (
         "from streamhouse_spark.config.auto_partition import parse_auto_partition\n"

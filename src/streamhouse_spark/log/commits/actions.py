@@ -1,4 +1,4 @@
-"""What a commit record can say. Values; `streamhouse_spark.log.commits.state` says what each of them does to a table."""
+"""The actions of a commit record, as values; `log.commits.state` says what each of them does to a table."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts only
 after it was read back and found to say what its writer knows; a floor is put only where two such lie at or above it
-(`streamhouse_spark.log.commits.verified`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says that
+(`log.commits.verified`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says that
 records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
-(`streamhouse_spark.log.commits.floors`), so a process that slept through a clean-up learns of it before it trusts an absent,
+(`log.commits.floors`), so a process that slept through a clean-up learns of it before it trusts an absent,
 or a re-opened, record number.
 """
 

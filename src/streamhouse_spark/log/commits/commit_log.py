@@ -6,7 +6,7 @@ means that the race was lost, absent means that nothing happened yet. The kind o
 clients retry inside and report "exists" for an object of their own.
 
 **The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
-`streamhouse_spark.log.commits.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
+`log.commits.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
 floor, read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot
 time passed, which is far less than the grace between a floor and the first deletion.
 

@@ -11,7 +11,7 @@ from streamhouse_spark.datasource.read.stream_offset import StartRows, StreamOff
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 
 UUID = "1e2feb89414c343c1027c4d1c386bbc4"
-GOLDEN = Path(__file__).parents[2] / "golden" / "stream-offsets"
+GOLDEN = Path(__file__).parents[3] / "golden" / "stream-offsets"
 LINES = [line for name in ("v1", "v2") for line in (GOLDEN / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 WRITTEN = [
     StreamOffset(UUID, {0: 0, 1: 7}, {0: 0, 1: 7}),
