@@ -60,7 +60,7 @@ def test_an_executor_without_the_library_is_told_what_to_install(wh, monkeypatch
     table.refresh()
 
     def elsewhere(tasks):
-        _without_paimon(monkeypatch, "paimon_keyed" if key else "paimon_data_file")
+        _without_paimon(monkeypatch, "paimon.upsert" if key else "paimon.file_spec")
         return [run_task(table.storage, table.settings, table.world, task) for task in tasks]
 
     with pytest.raises(MissingExtraError, match=r"Paimon lake.*pypaimon.*pip install 'streamhouse-spark\[paimon\]'"):
@@ -80,7 +80,7 @@ def test_a_dropped_table_whose_library_is_missing_keeps_no_other(wh, tmp_path, c
     others = [wh.create_table(f"a.t{i}", "id bigint", properties=NO_LAKE) for i in range(3)]
     for table in (adopted, *others):
         wh.drop_table(str(table.path))
-    _without_paimon(monkeypatch, "paimon_adopt")
+    _without_paimon(monkeypatch, "paimon.adoption")
     for _ in range(4):
         clock.advance(2 * DAY_MS)
         report = wh.clean_dropped()

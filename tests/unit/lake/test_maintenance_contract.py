@@ -64,7 +64,9 @@ def new_lake(request):
 
 @pytest.fixture
 def module(request):
-    return importlib.import_module(f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}_maintain")
+    return importlib.import_module(
+        f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}.maintenance.compaction"
+    )
 
 
 @pytest.fixture
