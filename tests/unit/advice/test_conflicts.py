@@ -209,13 +209,8 @@ def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
     def never(*_: object, **__: object) -> None:
         raise CommitConflictError("another was faster")
 
-    one_try = (
-        "streamhouse_spark.lake."
-        + {
-            "iceberg": "iceberg_drop_partition._change",
-            "paimon": "paimon_drop_partition._drop",
-        }[place.lake]
-    )
+    name = {"iceberg": "_change", "paimon": "_drop"}[place.lake]
+    one_try = f"streamhouse_spark.lake.{place.lake}.maintenance.drop_partition.{name}"
 
     def run() -> None:
         with mock.patch(one_try, never), mock.patch.object(partition_drop, "ATTEMPTS_MAX", 2):
