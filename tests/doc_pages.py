@@ -14,8 +14,10 @@ PAGES = {
 INDEX = "docs/README.md"
 INTERNALS = "docs/internals/"
 """Pages about the code. Like ARCHITECTURE.md they are for its readers, and keep no records of claims."""
-CLAIMING = {path: text for path, text in PAGES.items() if not path.startswith(INTERNALS)}
-"""The pages for users, all of whose claims have records."""
+DEFINITIONS = "docs/concepts/glossary.md"
+"""Says only what words mean."""
+CLAIMING = {path: text for path, text in PAGES.items() if not path.startswith((INTERNALS, DEFINITIONS))}
+"""The pages all of whose claims have records."""
 
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

@@ -2,7 +2,7 @@
 
 A record is a phrase of the claim, below the path of its page, and what shows it: ids of tests,
 ``benchmarks/file.py::function``, ``Makefile::target``, ``docs/page.md::phrase`` where another page says the same with a
-record of its own, addresses for what is said of others, ``advice``, or ``definition``.
+record of its own, addresses for what is said of others, or ``advice``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 RECORDS: dict[str, dict[str, list[str]]] = tomllib.loads((ROOT / "tests/claims.toml").read_text("utf-8"))
 CLAIMS = {page: list(claims_of(text)) for page, text in CLAIMING.items()}
 ALL_TEXT = "\n".join(CLAIMING.values())
-OF_THEMSELVES = ("advice", "definition")
-"""What shows a claim that no test could: it recommends, says that something is not done, or says what a word means."""
+ADVICE = "advice"
 
 
 def without_record(claims: dict[str, list[str]], records: dict[str, dict[str, list[str]]]) -> list[str]:
@@ -65,8 +64,8 @@ def exists(evidence: str) -> bool:
         is_test = name.rpartition("::")[2].startswith("test_")
         return name in functions_of(ROOT / path) and is_test == path.startswith("tests/")
     if path.endswith(".md") and path in CLAIMS:
-        return name in RECORDS[path]
-    return evidence in OF_THEMSELVES or re.fullmatch(r"https://\S+", evidence) is not None
+        return any(not shown.startswith((*CLAIMS, ADVICE)) for shown in RECORDS[path].get(name, ()))
+    return evidence == ADVICE or re.fullmatch(r"https://\S+", evidence) is not None
 
 
 def test_every_claim_has_a_record():
@@ -133,6 +132,15 @@ def test_extras_that_the_pages_install_exist():
     assert [d for d in PROJECT["dependencies"] if d.startswith("pyarrow")] == ["pyarrow>=18"]
 
 
+def test_extras_are_those_of_the_package():
+    """Those for users, and what each asks for."""
+    extras = PROJECT["optional-dependencies"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+)", CLAIMING["docs/get-started/local.md"], re.MULTILINE))
+    assert set(rows) == set(extras) - {"testing", "dev", "newest", "interop", "catalogs", "bench"}
+    for extra in ("spark", "iceberg", "paimon", "s3"):
+        assert extras[extra][0].startswith(rows[extra].lower()), extra
+
+
 def test_procedures_are_those_of_the_code():
     (row,) = (claim for claim in CLAIMS["docs/reference/sql.md"] if claim.startswith("| `CALL streamhouse.system.…` |"))
     assert set(re.findall(r"`(\w+)`", row)) == set(PROCEDURES)
@@ -177,6 +185,15 @@ def test_options_of_commands_exist():
                 for name in (*option.opts, *option.secondary_opts)
             }
             assert set(re.findall(r"`(--?[a-z][\w-]*)", claim)) <= known, claim
+
+
+def test_the_names_of_the_module_are_on_the_page():
+    """Errors are on a page of their own, by their conditions."""
+    page = CLAIMING["docs/reference/python.md"]
+    names = {
+        name for name in sh.__all__ if not name.endswith("Error") and name not in ("ErrorKind", "Table", "__version__")
+    }
+    assert names <= set(re.findall(r"`sh\.(\w+)", page))
 
 
 def test_what_is_called_exists():
