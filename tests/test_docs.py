@@ -12,9 +12,7 @@ import pytest
 
 from doc_pages import INDEX, INTERNALS, PAGES, ROOT, anchors_of, blocks, in_reading_order, links_of
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
-from streamhouse_spark.options import OPTIONS
-from streamhouse_spark.properties import (
+from streamhouse_spark.config.properties import (
     _KNOWN,
     FIXED_PROPERTIES,
     PRIMARY_KEY,
@@ -22,7 +20,9 @@ from streamhouse_spark.properties import (
     is_keyed_property,
     parse_properties,
 )
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.config.spark_options import OPTIONS
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.schema.table_schema import TableSchema
 
 MODES = ("read", "readStream", "write", "writeStream")
 
