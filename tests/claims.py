@@ -1,4 +1,4 @@
-"""The README cut into what it claims: sentences, rows of tables, and lines of commands."""
+"""A page cut into what it claims: sentences, rows of tables, and lines of commands."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=[A-Z`*(\[])")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+_POINTER = re.compile(r"!?\[[^]]+\]\([^)]+\)|\| \[")
+"""A sentence or a row that begins with a link, or an image, points to another page."""
 _ITEM = re.compile(r"^(?:- |\d+\. )", re.MULTILINE)
 
 
-def claims_of(markdown: str) -> Iterator[tuple[str, str]]:
-    """Each claim as (heading above it, its text in one line). Blocks of Python are left out: a test runs them."""
-    parts = re.split(r"^#+ (.*)\n", _without_python(markdown), flags=re.MULTILINE)
-    for heading, body in zip(parts[1::2], parts[2::2], strict=True):
+def claims_of(markdown: str) -> Iterator[str]:
+    """The claims of ``markdown``, each in one line. Blocks of Python are left out: a test runs them."""
+    for body in re.split(r"^#+ .*\n", _without_python(markdown), flags=re.MULTILINE):
         for block in re.split(r"\n\s*\n", body):
-            for claim in _of_block(block):
-                yield heading, claim
+            yield from (claim for claim in _of_block(block) if not _POINTER.match(claim))
 
 
 def _without_python(markdown: str) -> str:

@@ -1,15 +1,16 @@
-"""The README: its code runs, its tables say what the code says."""
+"""The pages: their code runs, their tables say what the code says, their links lead somewhere."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from doc_pages import INDEX, INTERNALS, PAGES, ROOT, anchors_of, blocks, in_reading_order, links_of
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.config.properties import (
     _KNOWN,
@@ -23,39 +24,56 @@ from streamhouse_spark.config.spark_options import OPTIONS
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.schema.table_schema import TableSchema
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
 MODES = ("read", "readStream", "write", "writeStream")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
-
-
-def rows_after(marker: str) -> list[list[str]]:
-    """The cells of the first table behind a marker, without its header."""
-    lines = README[README.index(marker) :].splitlines()
+def rows_after(page: str, marker: str) -> list[list[str]]:
+    """The cells of the first table behind a marker of a page, without its header."""
+    lines = PAGES[page][PAGES[page].index(marker) :].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| ---")) + 1
-    end = next(i for i, line in enumerate(lines[start:], start) if not line.startswith("|"))
+    end = next((i for i, line in enumerate(lines[start:], start) if not line.startswith("|")), len(lines))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
+
+
+RUNNER = """
+import json, sys
+from pathlib import Path
+
+shared = {}
+for page, code in json.loads(Path("pages.json").read_text()):
+    names = dict(shared)
+    print("running", page, file=sys.stderr)
+    exec(compile(code, page, "exec"), names)
+    shared = shared or names
+shared["spark"].stop()
+"""
+"""Each page has the names that the quickstart leaves, and its own. All share one Spark session and one warehouse."""
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_every_block_of_python_and_of_the_command_line_runs(tmp_path):
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    script = "\n".join(blocks("python"))
-    proofs = """
-assert sorted(r.order_id for r in spark.table("streamhouse.sales.orders").collect()) == [1, 2, 3, 4, 5]
-spark.stop()
-"""
-    (tmp_path / "readme.py").write_text(script + proofs)
-    run(["python", "readme.py"], tmp_path, environ)
-    (shell,) = [block for block in blocks("sh") if "STREAMHOUSE_WAREHOUSE" in block]
+def test_every_block_of_python_runs(tmp_path):
+    code = [(page, "\n".join(blocks(PAGES[page], "python"))) for page in in_reading_order()]
+    (tmp_path / "pages.json").write_text(json.dumps([(page, lines) for page, lines in code if lines]))
+    (tmp_path / "runner.py").write_text(RUNNER)
+    run(["python", "runner.py"], tmp_path, {**os.environ, "PYSPARK_PYTHON": sys.executable})
+
+
+LOCAL = "export STREAMHOUSE_WAREHOUSE=./"
+"""A block of commands with this line needs nothing but a directory. Others install, or need a bucket or a cluster."""
+
+
+@pytest.mark.slow
+def test_every_block_of_the_command_line_runs(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    printed = run(["bash", "-euc", shell], tmp_path, {**environ, "PATH": path})
-    assert '{"visitor": 1, "page": "/", "at": "2026-01-31T12:00:00Z"}' in printed
-    assert "everything is there and matches its checksums" in printed
+    shells = [shell for text in PAGES.values() for shell in blocks(text, "sh") if LOCAL in shell]
+    assert shells
+    for number, shell in enumerate(shells):
+        (folder := tmp_path / str(number)).mkdir()
+        printed = run(["bash", "-euc", shell], folder, {**os.environ, "PATH": path})
+        if "verify" in shell:
+            assert '{"visitor": 1, "page": "/", "at": "2026-01-31T12:00:00Z"}' in printed
+            assert "everything is there and matches its checksums" in printed
 
 
 def run(command: list[str], folder: Path, environ: dict[str, str]) -> str:
@@ -65,24 +83,21 @@ def run(command: list[str], folder: Path, environ: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_quickstart_is_short():
-    lines = [line for line in blocks("python")[0].splitlines() if line.strip()]
-    assert len(lines) <= 15
-
-
-def test_the_two_commands_come_first():
-    assert blocks("sh")[0].split("\n")[0].startswith("make demo")
-    assert README.index("make demo") < README.index("```python")
+def test_the_readme_is_a_page():
+    readme = PAGES["README.md"]
+    assert len(readme.splitlines()) <= 150
+    assert len([line for line in blocks(readme, "python")[0].splitlines() if line.strip()]) <= 15
+    assert blocks(readme, "sh")[0].startswith("make demo")
 
 
 def test_options_are_those_of_the_code():
     expected = [[f"`{o.name}`", "all" if o.modes == MODES else ", ".join(o.modes), o.meaning] for o in OPTIONS]
     shown = "\n".join(f"| {' | '.join(row)} |" for row in expected)
-    assert rows_after("<!-- options:") == expected, f"the table should be\n{shown}"
+    assert rows_after("docs/reference/spark-options.md", "<!-- options:") == expected, f"the table should be\n{shown}"
 
 
 def test_properties_are_those_of_the_code():
-    rows = rows_after("<!-- properties:")
+    rows = rows_after("docs/reference/table-properties.md", "<!-- properties:")
     assert [name for name, _, _ in rows] == [f"`{name}`" for name in _KNOWN]
     schema = TableSchema.of("a INT NOT NULL")
     for name, default, meaning in rows:
@@ -97,11 +112,19 @@ def test_properties_are_those_of_the_code():
 
 
 def test_commands_are_those_of_the_code():
-    named = {row[0].strip("`").split()[1] for row in rows_after("## Command line")}
+    named = {row[0].strip("`").split()[1] for row in rows_after("docs/reference/command-line.md", "# Command line")}
     assert named == set(streamhouse.commands)
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if not target.startswith("http"):
-            assert (ROOT / target).exists(), target
+    others = {name: (ROOT / name).read_text("utf-8") for name in ("ARCHITECTURE.md", "CHANGELOG.md")}
+    texts = {**PAGES, **others}
+    for page, text in texts.items():
+        for path, anchor in links_of(page, text):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+            assert not anchor or anchor in anchors_of(texts[path]), f"{page}: {path}#{anchor}"
+
+
+def test_the_index_links_every_page():
+    linked = {path for path, _ in links_of(INDEX, PAGES[INDEX])} | {"README.md", INDEX}
+    assert [page for page in PAGES if page not in linked and not page.startswith(INTERNALS)] == []

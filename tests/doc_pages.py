@@ -1,0 +1,50 @@
+"""The pages of the documentation: README.md and all below docs/, each by its path."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+INDEX = "docs/README.md"
+INTERNALS = "docs/internals/"
+"""Pages about the code. Like ARCHITECTURE.md they are for its readers, and keep no records of claims."""
+DEFINITIONS = "docs/concepts/glossary.md"
+"""Says only what words mean."""
+CLAIMING = {path: text for path, text in PAGES.items() if not path.startswith((INTERNALS, DEFINITIONS))}
+"""The pages all of whose claims have records."""
+
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def in_reading_order() -> list[str]:
+    """The pages as the index links them, behind README.md; at the end those that it does not link."""
+    linked = [path for path, _ in links_of(INDEX, PAGES[INDEX]) if path in PAGES]
+    return list(dict.fromkeys(["README.md", *linked, *PAGES]))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of code of one language in ``text``."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def links_of(page: str, text: str) -> list[tuple[str, str]]:
+    """The links from ``page`` to places of this repository, each as (path, anchor); one of the two may be empty."""
+    found = []
+    for target in _LINK.findall(_FENCED.sub("", text)):
+        path, _, anchor = target.partition("#")
+        if not re.match(r"[a-z]+:", target):
+            found.append((normpath(PurePosixPath(page).parent / path) if path else page, anchor))
+    return found
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that a Git host makes of the headings in ``text``."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", text), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
