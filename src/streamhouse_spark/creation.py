@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.column_defaults import check_defaults, with_defaults
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.model import TablePath, is_text_list
@@ -22,6 +21,7 @@ from streamhouse_spark.properties import (
 )
 from streamhouse_spark.reserved_names import require_free_partition_name
 from streamhouse_spark.schema import TableSchema, check_column_name
+from streamhouse_spark.slots import fill, slot_of_bytes
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.values import join_names, parse_names
 
@@ -73,14 +73,12 @@ def create_action(
 
 
 def put_first_record(storage: Storage, record: Record) -> None:
-    """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
+    """Store the record that creates a table. Its uuid is new, so nobody else puts a record there."""
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
-        with suppress(ObjectExistsError):
-            storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
-    with suppress(ObjectExistsError):
-        storage.put_if_absent(commit_key(uuid, 1), encoded.data)
+        fill(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_of_bytes(storage, commit_key(uuid, 1), encoded.data).take(encoded.data).won()
 
 
 def _keyed(

@@ -11,16 +11,16 @@ or a re-opened, record number.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Payload
 from streamhouse_spark.log.frame import decode_frame, encode_frame
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.state_json import state_from_json, state_to_json
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, floor_key, parse_numbers
+from streamhouse_spark.slots import fill, slot_of_bytes
 from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,7 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     """
     data = _encoded(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
-    with suppress(ObjectExistsError):
-        storage.put_if_absent(key, data)
+    fill(storage, key, data)
     stored = storage.read(key)
     if stored != data and _decoded(stored, state.table_uuid, state.version, storage.url).state != as_stored(state):
         raise CorruptDataError(f"{storage.url}/{key} does not say what the records say; delete this file")
@@ -163,8 +162,8 @@ class Floor:
     """Floors behind it may be found missing; no older version of this package reads beyond it."""
 
 
-def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> None:
-    """Records below ``floor`` are void from now on. Raises `ObjectExistsError` where floor ``index`` is taken.
+def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
+    """Void the records below ``floor`` from now on. False where another has put floor ``index``.
 
     The object holds the floor several times over, so that a flipped bit leaves one that is whole: a floor is not
     derived from anything.
@@ -174,7 +173,8 @@ def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> No
     if index % LANDMARK_EVERY == 0:
         header, version = {**header, "landmark": True}, _LANDMARK_VERSION
     copies = [encode_frame("floor", header, version=version)] * _COPIES
-    storage.put_if_absent(floor_key(table_uuid, index), encode_frame("floor", header, copies, version=version))
+    data = encode_frame("floor", header, copies, version=version)
+    return slot_of_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
 
 
 def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:

@@ -34,6 +34,7 @@ from streamhouse_spark.paths import (
     segments_prefix,
     table_prefix,
 )
+from streamhouse_spark.slots import fill
 from streamhouse_spark.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         raise CommitConflictError(
             f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
         )
-    with suppress(ObjectExistsError):
-        write_floor(storage, old_uuid, index + 1, TOMBSTONE)
+    write_floor(storage, old_uuid, index + 1, TOMBSTONE)
 
 
 def _end(log: CommitLog, version: int) -> None:
@@ -102,8 +102,7 @@ class _Copy:
                 self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         _, floor = newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < TOMBSTONE:
-            with suppress(ObjectExistsError):
-                write_floor(self._storage, self._new_uuid, 1, floor.floor)
+            write_floor(self._storage, self._new_uuid, 1, floor.floor)
         write_checkpoint(self._storage, self._renamed(state))
 
     def _renamed(self, state: TableState) -> TableState:
@@ -138,8 +137,7 @@ class _Copy:
                 raise
             logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
             return
-        with suppress(ObjectExistsError):
-            self._storage.put_if_absent(self._place(key), reframed)
+        fill(self._storage, self._place(key), reframed)
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # else a listing lagged, or it was cleaned away

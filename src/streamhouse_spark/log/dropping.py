@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from streamhouse_spark.clock import World
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, Bury, Drop
 from streamhouse_spark.log.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
 from streamhouse_spark.log.cleaning import CleanReport, check_grace
@@ -81,8 +81,7 @@ def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms:
 
     log.commit(plan)
     if log.state.buried:
-        with suppress(ObjectExistsError):
-            write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
+        write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
 
 
 def _is_named(storage: Storage, state: TableState) -> bool:
