@@ -13,9 +13,9 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.plants import patched, plant
 from faults.sim import sim_world
 from streamhouse_spark.errors import ObjectExistsError, StorageError
-from streamhouse_spark.slots import Holder, Slot, Taken, slot_of_bytes
-from streamhouse_spark.storage import Bytes
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.storage.base import Bytes
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.slots import Holder, Slot, Taken, slot_of_bytes
 
 MINE, RIVALS = b"mine", b"the rival's"
 NOT_SYNCED = "applied, not synced, then an error"

@@ -13,22 +13,22 @@ from pypaimon.snapshot.snapshot import Snapshot
 from faults.faulty_storage import Crash, Fault, FaultyStorage, sweep
 from faults.sim import sim_world
 from faults.slot_model import check_all_ways, check_chain
-from streamhouse_spark.creation import create_action, put_first_record
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.model import COMMIT_USER
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
-from streamhouse_spark.lake.paimon_place import PaimonPlace
-from streamhouse_spark.lake.paimon_schema import paimon_schema
-from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder, commit_of
+from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.schema import paimon_schema
+from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder, commit_of
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.log import names
-from streamhouse_spark.log.checkpoint import read_floor, write_floor
-from streamhouse_spark.log.record import Record, read_attempt
-from streamhouse_spark.log.state import fold
-from streamhouse_spark.model import TablePath
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.log.commits.checkpoint import read_floor, write_floor
+from streamhouse_spark.log.commits.record import Record, read_attempt
+from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.creation import create_action, put_first_record
 
 PATH = TablePath("sales", "orders")
 UUID = "0" * 32

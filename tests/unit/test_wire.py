@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.wire import Portable
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

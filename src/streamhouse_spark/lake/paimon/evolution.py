@@ -1,0 +1,122 @@
+"""Bringing a Paimon table's columns up to the streamhouse table's: added, renamed, dropped, widened, commented.
+
+Files that are there stay as they are: each names the schema that it was written with, and columns are found in it by
+field id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file,
+with the fields and the map of columns. It is repeated until it is there, before the next round commits. A round that
+was planned before the change is refused by the commit's own validation, and planned again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pypaimon.schema.data_types import DataField, PyarrowFieldParser, current_highest_field_id
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.lake import column_map
+from streamhouse_spark.lake.column_map import (
+    COLUMNS_PROPERTY,
+    ColumnMap,
+    LakeField,
+    brought_up,
+)
+from streamhouse_spark.lake.paimon.schema import new_field, paimon_type
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.evolution import is_widening
+from streamhouse_spark.schema.table_schema import Column, canonical_type
+
+_LIST_OPTIONS = ("bucket-key",)
+"""Options of ours that are lists of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """What the lake's schema has to be."""
+
+    schema: PaimonSchema
+    """The lake's own where nothing is to be changed."""
+    differences: tuple[str, ...]
+    """What another engine did to columns that keeps the lake from being brought up."""
+
+
+def paimon_columns(lake: PaimonSchema, spec: LakeTableSpec) -> ColumnMap:
+    """The map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
+    return column_map.column_map(lake.options, _named(lake), spec, where=spec.location)
+
+
+def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
+    """See `column_map.require_brought_up`; ``lake`` is the newest schema."""
+    column_map.require_brought_up(paimon_columns(lake, spec), _named(lake), spec, where=spec.location)
+
+
+def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
+    """The lake's newest schema as `column_map.brought_up` has its fields."""
+    known = paimon_columns(lake, spec)
+
+    def added(columns: Sequence[Column], mapped: Mapping[int, LakeField]) -> list[tuple[int, DataField]]:
+        first_id = 1 + _highest_id(lake, mapped.values())
+        ids = itertools.count(first_id + len(columns))
+        return [(field_id, new_field(field_id, column, ids)) for field_id, column in enumerate(columns, first_id)]
+
+    fields = {field.id: field for field in lake.fields}
+    edited, mapped, differences = brought_up(
+        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=spec.location
+    )
+    is_same = edited == list(lake.fields) and mapped == dict(known.fields)
+    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    if differences or (is_same and known.schema_id in (None, spec.schema_id)):
+        return Evolved(lake, tuple(differences))
+    columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
+    return Evolved(_changed(lake, edited, columns, now_ms), ())
+
+
+def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
+    now = {field.id: field.name for field in fields}
+    names = {field.name: now.get(field.id, field.name) for field in lake.fields}
+    lists = {
+        option: ",".join(names.get(name, name) for name in lake.options[option].split(","))
+        for option in _LIST_OPTIONS
+        if option in lake.options
+    }
+    return PaimonSchema(
+        id=lake.id + 1,
+        fields=fields,
+        highest_field_id=max(lake.highest_field_id, current_highest_field_id(fields)),
+        partition_keys=lake.partition_keys,
+        primary_keys=[names.get(name, name) for name in lake.primary_keys],
+        options={**lake.options, **lists, COLUMNS_PROPERTY: columns},
+        comment=lake.comment,
+        time_millis=now_ms,
+    )
+
+
+def _as_column(field: DataField, column: Column) -> DataField:
+    """The field with the column's name and comment, and with its type where that is a wider one."""
+    field = _commented(field, column)
+    kind = field.type
+    try:
+        before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column=field.name)
+    except (SchemaMismatchError, ValueError):  # another engine's; what does not fit is said later
+        before = column.type
+    if is_widening(before, column.type):
+        kind = paimon_type(column.type, itertools.count(), nullable=kind.nullable)
+    return DataField(field.id, column.name, kind, field.description, field.default_value)
+
+
+def _commented(field: DataField, column: Column | None) -> DataField:
+    if column is None or column.comment is None or column.comment == field.description:
+        return field
+    return DataField(field.id, field.name, field.type, column.comment, field.default_value)
+
+
+def _named(lake: PaimonSchema) -> list[tuple[int, str]]:
+    return [(field.id, field.name) for field in lake.fields]
+
+
+def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
+    """Also of fields that were dropped, should another engine have counted only those that are left."""
+    counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
+    return max([counted, *(field.id for field in mapped)])
