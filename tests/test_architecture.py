@@ -228,6 +228,11 @@ def test_only_the_clock_asks_the_system_for_time_and_chance(trees):
     assert offenders == set(), "take a World instead, see core/clock.py"
 
 
+def test_slots_are_taken_in_one_place(trees):
+    callers = [name for name, tree in trees.items() if "put_if_absent" in {called for _, called in calls(tree)}]
+    assert [name for name in callers if not name.startswith("storage/")] == [], "see storage/slots.py"
+
+
 @pytest.mark.parametrize("banned", BANNED_CALLS, ids=lambda call: ".".join(filter(None, call)))
 def test_banned_calls(trees, banned):
     offenders = [name for name, tree in trees.items() if banned in calls(tree)]

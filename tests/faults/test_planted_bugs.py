@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from corruption import damage
-from faults import histories, row_level_plants, statement_plants
+from faults import histories, row_level_plants, slot_model, statement_plants
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
@@ -464,6 +464,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     **RESTORED_FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
+    **slot_model.FINDERS,
     "a_footer_whose_checksum_is_damaged_has_none": flipped_bits_of_a_lake_file,
     "page_indexes_are_not_checked": flipped_bits_of_a_lake_file,
     "lake_rows_are_read_by_the_newest_columns": a_read_while_columns_swap_their_names,

@@ -9,8 +9,9 @@ columns could only be added, so each column is the field that has its first name
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -63,6 +64,16 @@ class ColumnMap:
                 f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is no map of columns; "
                 "restore it from an older metadata file"
             ) from error
+
+
+class Named(Protocol):
+    """A field of a lake's schema."""
+
+    @property
+    def name(self) -> str: ...
+
+
+F = TypeVar("F", bound=Named)
 
 
 def column_map(
@@ -126,6 +137,40 @@ def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSp
                 f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
             )
     return found
+
+
+def brought_up(
+    lake: Mapping[int, F],
+    known: ColumnMap,
+    spec: LakeTableSpec,
+    *,
+    commented: Callable[[F, Column | None], F],
+    as_column: Callable[[F, Column], F],
+    added: Callable[[Sequence[Column], Mapping[int, LakeField]], Sequence[tuple[int, F]]],
+    where: str,
+) -> tuple[list[F], dict[int, LakeField], list[str]]:
+    """The fields of a ``lake``, by id, with the names and types that the table's columns have now, without those that
+    it dropped, and with the nullable ones that the lake lacks behind the others.
+
+    With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
+    brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their
+    ids, beside the fields of all columns so far. Comments that the table does not have are left alone. Raises
+    `CommitConflictError` where the lake is of a newer schema than this one.
+    """
+    require_not_newer(known, spec, where=where)
+    named = [(field_id, field.name) for field_id, field in lake.items()]
+    differences = foreign_changes(known, dict(named), spec)
+    mapped = dict(known.fields)
+    if known.schema_id == spec.schema_id:  # names and types are the table's already
+        fields = [commented(field, spec.schema.find(field.name)) for field in lake.values()]
+    else:
+        stay = fields_that_stay(named, known, spec.schema, mapped)
+        fields = [lake[i] if column is None else as_column(lake[i], column) for i, column in stay]
+    missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
+    for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
+        fields.append(made)
+        mapped[column.id] = LakeField(field_id, column.name)
+    return fields, mapped, differences + repeated_names(field.name for field in fields)
 
 
 def fields_that_stay(

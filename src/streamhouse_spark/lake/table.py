@@ -1,15 +1,20 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""`LakeTable`: all that the rest of the package knows of a lake, whatever its format."""
+"""`LakeTable`: all that the rest of the package knows of a lake, and the half of it that all formats have in common."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
@@ -25,7 +30,11 @@ from streamhouse_spark.lake.model.values import (
     Predicate,
     WriteContext,
 )
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.merge_on_read import read_split
+from streamhouse_spark.lake.reader import read_log_range, read_plan
 from streamhouse_spark.lake.relocation import LakeRelocation
+from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
@@ -33,22 +42,64 @@ if TYPE_CHECKING:
     from streamhouse_spark.query.partition_match import PartitionMatches
 
 
-class LakeTable(Protocol):
-    """The lake table of one streamhouse table. Every call looks at the newest state of the lake."""
+ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+
+
+class LakePlace(Protocol):
+    """The place of a lake table, as far as all formats have the same."""
+
+    spec: LakeTableSpec
+
+    def with_spec(self, spec: LakeTableSpec) -> Self: ...
+
+    def require_home(self, doing: str) -> None: ...
+
+    def exists(self) -> bool: ...
+
+    def create_or_adopt(self) -> None: ...
+
+    def drop(self, *, purge: bool) -> None: ...
+
+    def files_at(self, location: str) -> FileAccess: ...
+
+
+class LakeTable(ABC):
+    """The lake table of one streamhouse table. Every call looks at the newest state of the lake.
+
+    A verb that writes or deletes asks first whether the warehouse is at home. The format does its part behind that, in
+    the method of the same name with an underscore.
+    """
+
+    place: LakePlace
 
     @property
     def location(self) -> str:
         """The key of its place in the warehouse, by which a table knows it: see `TableState.lake_location`."""
+        return self.place.spec.location
 
     def with_schema(self, schema: TableSchema) -> Self:
         """The same lake table, read as another of the table's schemas has its columns."""
+        return self if schema == self.place.spec.schema else self._with_spec(replace(self.place.spec, schema=schema))
 
     def with_state(self, state: TableState) -> Self:
         """The same lake table, for the table as a state has it."""
+        target_file_bytes = self.place.spec.target_file_bytes
+        return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
+
+    def _with_spec(self, spec: LakeTableSpec) -> Self:
+        lake = copy(self)
+        lake.place = self.place.with_spec(spec)
+        return lake
 
     def require_home(self, doing: str) -> None:
         """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        self.place.require_home(doing)
 
+    def _require_home_unless(self, dry_run: bool, doing: str) -> None:  # noqa: FBT001 - the option of each verb
+        if not dry_run:
+            self.place.require_home(doing)
+
+    @abstractmethod
     def relocation(self) -> LakeRelocation | None:
         """How its metadata is made to name its files where they lie; None where a catalog outside keeps it."""
 
@@ -59,12 +110,18 @@ class LakeTable(Protocol):
         Raises `LakeMismatchError` with the difference when a table at its place does not fit, `CommitConflictError`
         where it has the columns of a newer state of the table already.
         """
+        self.place.require_home("making the lake table")
+        self.place.create_or_adopt()
 
-    def exists(self) -> bool: ...
+    def exists(self) -> bool:
+        return self.place.exists()
 
     def drop(self, *, purge: bool) -> None:
         """Close the table; with ``purge`` delete its files as well. An absent table is no error."""
+        self.place.require_home("dropping the lake table")
+        self.place.drop(purge=purge)
 
+    @abstractmethod
     def newest(self) -> LakeSnapshot | None:
         """The current snapshot with the offsets it holds; None before the first. Raises `LakeRolledBackError`."""
 
@@ -73,18 +130,23 @@ class LakeTable(Protocol):
 
         None where there is none. May commit an empty snapshot to settle those before it. Raises as `commit` does.
         """
+        return self.newest()  # where all writers compare and swap
 
-    def was_replaced(self, snapshot_id: int) -> bool:
+    def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Whether the lake holds less than it did because another engine's snapshot has the place of this one of ours,
         and no file of the lake holds any of the rows that are missing: then they can be tiered again.
         """
+        return False  # where all writers compare and swap
 
+    @abstractmethod
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         """Raises `SnapshotExpiredError`."""
 
+    @abstractmethod
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """The snapshot of a tag or branch. Raises `SnapshotExpiredError`."""
 
+    @abstractmethod
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
 
@@ -92,12 +154,18 @@ class LakeTable(Protocol):
         """What a round that begins now has to know. With a primary key it is of the current snapshot: once the lake has
         another one, what was written by it may no longer be committed, see `commit`.
         """
+        self.place.require_home("tiering")
+        return self._write_context()
 
-    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
+    @abstractmethod
+    def _write_context(self) -> WriteContext: ...
+
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
         """For each of the buckets the data files of the context's snapshot that may hold its rows.
 
         Raises `CommitConflictError` when that snapshot was expired meanwhile.
         """
+        return dict.fromkeys(buckets, ())  # where readers take the newest row of each key, a round needs no older ones
 
     def commit(
         self,
@@ -121,6 +189,13 @@ class LakeTable(Protocol):
         merge, has rows that would count as newer than these, `LakeRolledBackError`, `LakeMismatchError`, or
         `CommitStateUnknownError`.
         """
+        self.place.require_home("tiering")
+        return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+
+    @abstractmethod
+    def _commit(
+        self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
+    ) -> LakeSnapshot | None: ...
 
     def drop_partitions(
         self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
@@ -132,7 +207,15 @@ class LakeTable(Protocol):
         that holds all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
         winning, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
+        self._require_home_unless(dry_run, "dropping a partition")
+        return self._drop_partitions(chosen, below, dry_run=dry_run)
 
+    @abstractmethod
+    def _drop_partitions(
+        self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    ) -> LakeDropReport: ...
+
+    @abstractmethod
     def plan_read(
         self,
         *,
@@ -143,6 +226,7 @@ class LakeTable(Protocol):
     ) -> LakePlan:
         """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
 
+    @abstractmethod
     def scan_files(
         self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
     ) -> LakeScan:
@@ -153,9 +237,11 @@ class LakeTable(Protocol):
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
-    ) -> Iterator[pa.RecordBatch]: ...
+    ) -> Iterator[pa.RecordBatch]:
+        return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
-    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table: ...
+    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
+        return read_plan(self.place.files_at, plan, filter=filter)
 
     def read_offsets(
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
@@ -165,18 +251,47 @@ class LakeTable(Protocol):
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
         a table with a primary key never do, they hold current rows and not changes.
         """
+        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
+        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
 
+    @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
         """Raises `InvalidNameError` naming what exists."""
 
+    @abstractmethod
     def metadata_table_names(self) -> tuple[str, ...]: ...
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport: ...
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        self._require_home_unless(dry_run, "compaction")
+        return self._compact(dry_run=dry_run)
 
-    def remove_orphans(self, *, grace_ms: int = ..., dry_run: bool = False) -> list[str]:
+    @abstractmethod
+    def _compact(self, *, dry_run: bool) -> CompactReport: ...
+
+    def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete files that no snapshot needs and that are older than ``grace_ms``; returns their keys."""
+        self._require_home_unless(dry_run, "removing orphans")
+        return self._remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 
-    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+    @abstractmethod
+    def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]: ...
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport | None:  # noqa: ARG002 - the interface
+        """Join manifests to few large ones, those of delete files too; None where the format has none to join.
+
+        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds join small manifests by
+        themselves, so this is for tables that other engines wrote to, or whose partition spec was another. Raises
+        `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
+        """
+        return None
+
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
         """Delete metadata versions that were superseded more than a day ago; returns what they were."""
+        return []
 
-    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport: ...
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        self._require_home_unless(dry_run, "expiry")
+        return self._expire(keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
+
+    @abstractmethod
+    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport: ...

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.manifest_report import HasManifests, ManifestReport
+from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
 from streamhouse_spark.lake.table import LakeTable
 
@@ -128,13 +128,14 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """See `HasManifests.rewrite_manifests`. Raises `InvalidOptionError` for a lake that has nothing to join."""
-    if not isinstance(lake, HasManifests):
+    """See `LakeTable.rewrite_manifests`. Raises `InvalidOptionError` for a lake that has nothing to join."""
+    report = lake.rewrite_manifests(dry_run=dry_run)
+    if report is None:
         raise InvalidOptionError(
             f"table {table.name} has a {table.properties.datalake_format} lake, whose manifests are not rewritten; "
             "only those of Iceberg are"
         )
-    return lake.rewrite_manifests(dry_run=dry_run)
+    return report
 
 
 def _expire(lake: LakeTable, *, dry_run: bool) -> ExpireReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,14 @@ from streamhouse_spark.config.properties import (
 from streamhouse_spark.core.model import TablePath, is_text_list
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.text_values import join_names, parse_names
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,14 +73,12 @@ def create_action(
 
 
 def put_first_record(storage: Storage, record: Record) -> None:
-    """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
+    """Store the record that creates a table. Its uuid is new, so nobody else puts a record there."""
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
-        with suppress(ObjectExistsError):
-            storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
-    with suppress(ObjectExistsError):
-        storage.put_if_absent(commit_key(uuid, 1), encoded.data)
+        fill(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_of_bytes(storage, commit_key(uuid, 1), encoded.data).take(encoded.data).won()
 
 
 def _keyed(

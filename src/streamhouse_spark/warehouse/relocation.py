@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,
     LakeMismatchError,
-    ObjectExistsError,
     ObjectNotFoundError,
     SnapshotExpiredError,
     StorageError,
@@ -42,6 +40,7 @@ from streamhouse_spark.log.commits.state import TableState, referenced_keys
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
+from streamhouse_spark.storage.slots import Holder, Slot
 
 if TYPE_CHECKING:
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -254,21 +253,27 @@ class _Relocation:
 
     def _begun(self) -> _Identities | None:
         try:
-            data = self._storage.read(RELOCATION_KEY)
+            return self._stored()
         except ObjectNotFoundError:
             return None
+
+    def _stored(self) -> _Identities:
+        data = self._storage.read(RELOCATION_KEY)
         header = decode_frame("relocation", data, f"{self._url}/{RELOCATION_KEY}").header
         return _Identities(header["id"], header["tables"])
 
     def _begin(self, states: list[TableState]) -> _Identities:
         new = self._world.ids.new_uuid
-        header = {"id": new(), "tables": {state.table_uuid: new() for state in states}}
-        with suppress(ObjectExistsError, StorageError):  # decided by reading it back
-            self._storage.put_if_absent(RELOCATION_KEY, encode_frame("relocation", header))
-        begun = self._begun()
-        if begun is None:
+        own = _Identities(new(), {state.table_uuid: new() for state in states})
+        data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
+        taken = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
+        if taken.holder is Holder.ANOTHER and taken.stored is not None:
+            return taken.stored
+        if taken.holder is Holder.UNREADABLE:
+            raise taken.error
+        if taken.holder is not Holder.MINE:
             raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
-        return begun
+        return own
 
     def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
         if new_uuid is not None:

@@ -291,10 +291,6 @@ class TestTheFence:
         assert [f for f in expired.files if f.endswith(".parquet")], "the rows of before are gone for good"
         assert lake.newest().starts == {0: 2}
 
-    def test_a_snapshot_goes_through_json(self):
-        snapshot = LakeSnapshot(7, {0: 3, 1: 2}, 99, {0: 1})
-        assert LakeSnapshot.from_json(snapshot.to_json()) == snapshot
-
 
 class TestPlanning:
     def state(self):

@@ -52,6 +52,7 @@ from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.log.lifecycle.home import moved_error
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import Holder, Slot, fill, slot_of_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,14 +199,14 @@ class FileCatalog(MetastoreCatalog):
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
-        refused: StorageRefusedError | None = None
-        try:
-            self._storage.put_if_absent(_floor_key(key, DROPPED), owner.encode())
-        except StorageError as error:  # decided by reading it back
-            refused = error if isinstance(error, StorageRefusedError) else None
-        if self.dropped_owner(identifier) is None:  # read, because a listing may lag
-            if refused is not None:
-                raise refused
+        floor_key = _floor_key(key, DROPPED)
+        slot = Slot(self._storage, floor_key, lambda: self._storage.read(floor_key), lambda _: True)
+        taken = slot.take(owner.encode())
+        if taken.holder is Holder.UNREADABLE:
+            raise taken.error
+        if taken.holder is not Holder.MINE:
+            if isinstance(taken.failure, StorageRefusedError):
+                raise taken.failure
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def dropped_owner(self, identifier: str | Identifier) -> str | None:
@@ -275,7 +276,7 @@ class FileCatalog(MetastoreCatalog):
             self._storage.delete(doomed_key)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next visit tries again
-                self._storage.put_if_absent(_floor_key(key, newest.number), b"")
+                fill(self._storage, _floor_key(key, newest.number), b"")
         for number, info in floors:
             if number < settled:
                 self._storage.delete(info.key)
@@ -356,28 +357,22 @@ class FileCatalog(MetastoreCatalog):
 
         Raises `StorageRefusedError` where the slot is empty, and the store lets nobody here fill it.
         """
-        last_error: StorageError | None = None
+        slot = slot_of_bytes(self._storage, version_key, data)
         refusals = 0
         for attempt in range(PUT_ATTEMPTS_MAX):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
-            try:
-                self._storage.put_if_absent(version_key, data)
-                return True
-            except StorageError as error:
-                last_error = error
-                refusals += isinstance(error, StorageRefusedError)
-            try:
-                return self._storage.read(version_key) == data
-            except ObjectNotFoundError:
-                if refusals == attempt + 1 and last_error is not None:
-                    raise last_error from None  # it is not there, and no request that could put it is under way
-                continue
-            except StorageError as error:
-                last_error = error
+            taken = slot.take(data)
+            if taken.holder in (Holder.MINE, Holder.ANOTHER):
+                return taken.won()
+            if taken.holder is Holder.UNSURE:
+                break
+            refusals += isinstance(taken.failure, StorageRefusedError)
+            if taken.holder is Holder.NOBODY and refusals == attempt + 1:
+                raise taken.error  # it is not there, and no request that could put it is under way
         raise CommitStateUnknownException(
             f"storing {self._storage.url}/{version_key} may or may not have happened"
-        ) from last_error
+        ) from (taken.doubt or taken.failure)
 
     def _hint(self, key: str) -> int | None:
         try:

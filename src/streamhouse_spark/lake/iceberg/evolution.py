@@ -9,7 +9,7 @@ before the change is refused by the commit's own validation, and planned again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg import types as ice
@@ -32,16 +32,12 @@ from streamhouse_spark.lake import column_map
 from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
-    LakeField,
-    fields_that_stay,
-    foreign_changes,
-    repeated_names,
-    require_not_newer,
+    brought_up,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.schema import iceberg_type
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +67,22 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
 
 def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """The lake's schema with the names and types that the table's columns have now, without those that it dropped, and
-    with the nullable ones that the lake lacks behind the others.
-
-    Comments that the table does not have are left alone. Raises `CommitConflictError` where the lake is of a newer
-    schema than this one.
-    """
+    """The lake's schema as `column_map.brought_up` has its fields."""
     lake, known = metadata.schema(), iceberg_columns(metadata, spec)
-    require_not_newer(known, spec, where=metadata.location)
-    found = foreign_changes(known, {field.field_id: field.name for field in lake.fields}, spec)
-    mapped = dict(known.fields)
-    if known.schema_id == spec.schema_id:  # names and types are the table's already
-        fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
-    else:
-        fields = _renamed_and_dropped(lake, known, spec.schema, mapped)
     ids = itertools.count(metadata.last_column_id + 1)
-    for column in spec.schema.columns:
-        if column.id not in mapped and column.nullable:
-            fields.append(_new_field(column, ids))
-            mapped[column.id] = LakeField(fields[-1].field_id, column.name)
-    found += repeated_names(field.name for field in fields) + _sorted_by_dropped(metadata, fields)
-    changed = lake if found else _changed(metadata, fields)
+
+    def added(columns: Sequence[Column], _: object) -> list[tuple[int, ice.NestedField]]:
+        return [(field.field_id, field) for field in (_new_field(column, ids) for column in columns)]
+
+    fields = {field.field_id: field for field in lake.fields}
+    edited, mapped, found = brought_up(
+        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=metadata.location
+    )
+    differences = found + _sorted_by_dropped(metadata, edited)
+    changed = lake if differences else _changed(metadata, edited)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
     is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
-    return Evolved(changed, ColumnMap(mapped, None if is_as_it_was else spec.schema_id), tuple(found))
-
-
-def _renamed_and_dropped(
-    lake: Schema, known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
-) -> list[ice.NestedField]:
-    """The lake's fields as the table's columns are now."""
-    by_id = {field.field_id: field for field in lake.fields}
-    named = [(field.field_id, field.name) for field in lake.fields]
-    found = fields_that_stay(named, known, schema, mapped)
-    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
+    return Evolved(changed, ColumnMap(mapped, None if is_as_it_was else spec.schema_id), tuple(differences))
 
 
 def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:

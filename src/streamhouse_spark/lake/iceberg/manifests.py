@@ -1,4 +1,4 @@
-"""Joining the manifests of an Iceberg table, see `HasManifests`."""
+"""Joining the manifests of an Iceberg table, see `LakeTable.rewrite_manifests`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.lake.model.manifest_report import ManifestReport
 
 
 def rewrite_manifests(place: IcebergPlace, *, dry_run: bool) -> ManifestReport:
-    """See `HasManifests.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
+    """See `LakeTable.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:

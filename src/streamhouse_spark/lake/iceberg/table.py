@@ -1,10 +1,8 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
 """The Iceberg lake table of one streamhouse table: format v2, only the user's columns, offsets in the summaries."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from streamhouse_spark.lake.iceberg.location import IcebergPlace
 from streamhouse_spark.lake.iceberg.maintenance.compaction import compact, expire
 from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg.maintenance.drop_partition import drop_partitions
-from streamhouse_spark.lake.iceberg.maintenance.orphans import GRACE_MS, remove_orphans
+from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans
 from streamhouse_spark.lake.iceberg.manifests import rewrite_manifests
 from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg.offsets import log_time_ms, newest_offsets, offsets_at
@@ -39,25 +37,20 @@ from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
-    NEVER_TRUNCATED,
     CompactReport,
     ExpireReport,
-    Filter,
     LakeDropReport,
     LakeFile,
     LakePlan,
-    LakeProjection,
     LakeSnapshot,
-    LakeSplit,
     Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import FoundOffsets
-from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.reader import identity_projection, read_log_range, read_plan
+from streamhouse_spark.lake.reader import identity_projection
 from streamhouse_spark.lake.snapshot_times import latest_ms
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -66,8 +59,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
-class IcebergLake:
-    """See `LakeTable`. Holds no state of the table: every call looks at the newest metadata."""
+class IcebergLake(LakeTable):
+    """See `LakeTable`."""
 
     def __init__(
         self,
@@ -77,42 +70,10 @@ class IcebergLake:
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place = IcebergPlace(storage, spec, settings=settings, world=world)
-
-    @property
-    def location(self) -> str:
-        return self.place.spec.location
-
-    def with_schema(self, schema: TableSchema) -> IcebergLake:
-        if schema == self.place.spec.schema:
-            return self
-        return self._with_spec(replace(self.place.spec, schema=schema))
-
-    def with_state(self, state: TableState) -> IcebergLake:
-        target_file_bytes = self.place.spec.target_file_bytes
-        return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
-
-    def _with_spec(self, spec: LakeTableSpec) -> IcebergLake:
-        lake = copy(self)
-        lake.place = self.place.with_spec(spec)
-        return lake
-
-    def exists(self) -> bool:
-        return self.place.exists()
-
-    def require_home(self, doing: str) -> None:
-        self.place.require_home(doing)
+        self.place: IcebergPlace = IcebergPlace(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> IcebergRelocation | None:
         return IcebergRelocation(self.place) if isinstance(self.place.catalog, FileCatalog) else None
-
-    def create_or_adopt(self) -> None:
-        self.place.require_home("making the lake table")
-        self.place.create_or_adopt()
-
-    def drop(self, *, purge: bool) -> None:
-        self.place.require_home("dropping the lake table")
-        self.place.drop(purge=purge)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -127,12 +88,6 @@ class IcebergLake:
         if head is None:
             return None
         return _snapshot(head, found)
-
-    def settled(self) -> LakeSnapshot | None:
-        return self.newest()  # catalogs compare and swap
-
-    def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        return False
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()
@@ -169,31 +124,18 @@ class IcebergLake:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def write_context(self) -> WriteContext:
-        self.place.require_home("tiering")
+    def _write_context(self) -> WriteContext:
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
         return planned_files(self.place, context, buckets)
 
-    def commit(
-        self,
-        files: Sequence[LakeFile],
-        *,
-        expected: Mapping[int, int],
-        new: Mapping[int, int],
-        context: WriteContext,
-        expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
-        starts: Mapping[int, int] = NEVER_TRUNCATED,
+    def _commit(
+        self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
     ) -> LakeSnapshot | None:
-        self.place.require_home("tiering")
-        return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+        return commit_round(self.place, files, before, after, context)
 
-    def drop_partitions(
-        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
-    ) -> LakeDropReport:
-        if not dry_run:
-            self.place.require_home("dropping a partition")
+    def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
@@ -244,14 +186,6 @@ class IcebergLake:
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 
-    def read_split(
-        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
-    ) -> Iterator[pa.RecordBatch]:
-        return read_split(self.place.files_at(split.location), split, projection, filter=filter)
-
-    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-        return read_plan(self.place.files_at, plan, filter=filter)
-
     def read_offsets(
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -261,8 +195,7 @@ class IcebergLake:
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
-        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
+        return super().read_offsets(bucket, wanted, columns=columns)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()
@@ -277,31 +210,23 @@ class IcebergLake:
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:
-        if not dry_run:
-            self.place.require_home("compaction")
+    def _compact(self, *, dry_run: bool) -> CompactReport:
         work = compact_keyed if self.place.spec.primary_key else compact
         report, snapshot_id = work(self.place, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
-        if not dry_run:
-            self.place.require_home("expiry")
+    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
-    def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
-        if not dry_run:
-            self.place.require_home("removing orphans")
+    def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        if not dry_run:
-            self.place.require_home("joining manifests")
+        self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
-        if not dry_run:
-            self.place.require_home("pruning metadata")
+        self._require_home_unless(dry_run, "pruning metadata")
         catalog = self.place.catalog
         return (
             catalog.prune_versions(self.place.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.lake.model.live_files import bytes_of, text_of
-
-_KEYS = ("lowest", "highest", "lower", "upper")
+from streamhouse_spark.core.wire import Portable
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class KeyRange(Portable):
     """Of a file that has each key once, in the order of the keys."""
 
     lowest: tuple[bytes, ...]
@@ -30,17 +26,3 @@ class KeyRange:
     """Rows that delete their key."""
     level: int
     """0 for a file that may have keys which other files have too."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{name: [text_of(value) for value in getattr(self, name)] for name in _KEYS},
-            "sequences": [self.sequences.start, self.sequences.end],
-            "num_deleted": self.num_deleted,
-            "level": self.level,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> KeyRange:
-        lowest, highest, lower, upper = (tuple(bytes_of(text) or b"" for text in value[name]) for name in _KEYS)
-        sequences = OffsetRange(*value["sequences"])
-        return cls(lowest, highest, lower, upper, sequences, value["num_deleted"], value["level"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,16 +13,3 @@ class ManifestReport:
     added: int = 0
     snapshot_id: int | None = None
     """The snapshot that it made; None where nothing was to be done, and of a dry run."""
-
-
-@runtime_checkable
-class HasManifests(Protocol):
-    """A `LakeTable` whose manifests can be joined."""
-
-    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        """Join manifests to few large ones, those of delete files too. **Commit point:** the lake's metadata version.
-
-        Rows, files and offsets stay. Rounds join small manifests by themselves, so this is for tables that other
-        engines wrote to, or whose partition spec was another. Raises `CommitConflictError`, `LakeMismatchError`,
-        `CommitStateUnknownError`.
-        """

@@ -9,7 +9,7 @@ was planned before the change is refused by the commit's own validation, and pla
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pypaimon.schema.data_types import DataField, PyarrowFieldParser, current_highest_field_id
@@ -21,15 +21,12 @@ from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
     LakeField,
-    fields_that_stay,
-    foreign_changes,
-    repeated_names,
-    require_not_newer,
+    brought_up,
 )
 from streamhouse_spark.lake.paimon.schema import new_field, paimon_type
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import is_widening
-from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
+from streamhouse_spark.schema.table_schema import Column, canonical_type
 
 _LIST_OPTIONS = ("bucket-key",)
 """Options of ours that are lists of columns."""
@@ -56,33 +53,24 @@ def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
 
 
 def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
-    """The lake's newest schema with the names and types that the table's columns have now, without those that it
-    dropped, and with the nullable ones that the lake lacks behind the others.
-
-    Comments that the table does not have are left alone. Raises `CommitConflictError` where the lake is of a newer
-    schema than this one.
-    """
+    """The lake's newest schema as `column_map.brought_up` has its fields."""
     known = paimon_columns(lake, spec)
-    require_not_newer(known, spec, where=spec.location)
-    found = foreign_changes(known, dict(_named(lake)), spec)
-    mapped = dict(known.fields)
-    if known.schema_id == spec.schema_id:  # names and types are the table's already
-        fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
-    else:
-        fields = _renamed_and_dropped(lake.fields, known, spec.schema, mapped)
-    missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
-    first_id = 1 + _highest_id(lake, mapped.values())
-    ids = itertools.count(first_id + len(missing))
-    for field_id, column in enumerate(missing, first_id):
-        fields.append(new_field(field_id, column, ids))
-        mapped[column.id] = LakeField(field_id, column.name)
-    found += repeated_names(field.name for field in fields)
-    is_same = fields == list(lake.fields)
+
+    def added(columns: Sequence[Column], mapped: Mapping[int, LakeField]) -> list[tuple[int, DataField]]:
+        first_id = 1 + _highest_id(lake, mapped.values())
+        ids = itertools.count(first_id + len(columns))
+        return [(field_id, new_field(field_id, column, ids)) for field_id, column in enumerate(columns, first_id)]
+
+    fields = {field.id: field for field in lake.fields}
+    edited, mapped, differences = brought_up(
+        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=spec.location
+    )
+    is_same = edited == list(lake.fields) and mapped == dict(known.fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
-    is_as_it_was = mapped == dict(known.fields) and (known.schema_id is None or known.schema_id == spec.schema_id)
-    if found or (is_same and is_as_it_was):
-        return Evolved(lake, tuple(found))
-    return Evolved(_changed(lake, fields, ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid), now_ms), ())
+    if differences or (is_same and known.schema_id in (None, spec.schema_id)):
+        return Evolved(lake, tuple(differences))
+    columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
+    return Evolved(_changed(lake, edited, columns, now_ms), ())
 
 
 def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
@@ -103,16 +91,6 @@ def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: 
         comment=lake.comment,
         time_millis=now_ms,
     )
-
-
-def _renamed_and_dropped(
-    lake: Sequence[DataField], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
-) -> list[DataField]:
-    """The lake's fields as the table's columns are now."""
-    by_id = {field.id: field for field in lake}
-    named = [(field.id, field.name) for field in lake]
-    found = fields_that_stay(named, known, schema, mapped)
-    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
 
 
 def _as_column(field: DataField, column: Column) -> DataField:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from pypaimon.common.identifier import Identifier
@@ -18,7 +17,6 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
     LakeMismatchError,
-    ObjectExistsError,
     ObjectNotFoundError,
 )
 from streamhouse_spark.lake.file_access import lake_files
@@ -31,6 +29,7 @@ from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import slot_of_bytes
 
 ATTEMPTS_MAX = 5
 _SCHEMA = "schema/schema-"
@@ -203,9 +202,9 @@ class PaimonPlace:
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:
-        """Whether it was this one or another's is seen by the next look."""
-        with suppress(ObjectExistsError):
-            self.storage.put_if_absent(self._schema_key(schema.id), JSON.to_json(schema, indent=2).encode())
+        """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
+        data = JSON.to_json(schema, indent=2).encode()
+        slot_of_bytes(self.storage, self._schema_key(schema.id), data).take(data).won()
 
     def _read_schema(self, schema_id: int) -> PaimonSchema | None:
         key = self._schema_key(schema_id)

@@ -1,8 +1,8 @@
 """The snapshots of a Paimon table: numbered files, of which one is made by put-if-absent and none is ever changed.
 
-**Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. Whatever a put reports, the
-file is read back and its commit compared: mine means committed, another's means that the race was lost, absent means
-that nothing happened yet. Paimon's own way, a rename behind a look whether the file is there, lets two processes win.
+**Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. The file is a slot (see
+`storage.slots`): whatever a put reports, it is read back and its commit compared. Paimon's own way, a rename
+behind a look whether the file is there, lets two processes win.
 
 **The newest** snapshot is found from where the hint ``LATEST`` points, or a listing does, by two looks for each time
 that the distance doubles. Other engines expire the oldest snapshots. So a number that was taken once may be free again,
@@ -22,7 +22,6 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
-    ObjectExistsError,
     ObjectNotFoundError,
     SnapshotExpiredError,
     StorageError,
@@ -32,6 +31,7 @@ from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.snapshot_times import own_ms
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import Holder, Slot, Taken
 
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
@@ -100,11 +100,16 @@ class SnapshotFolder:
         `CommitStateUnknownError` where that cannot be told.
         """
         key = self._key(snapshot.id)
-        try:
-            self._storage.put_if_absent(key, JSON.to_json(snapshot, indent=2).encode())
-        except StorageError as error:
-            if not self._is_there(snapshot, error):
-                return False
+        slot = Slot(
+            self._storage,
+            key,
+            lambda: _parsed(key, self._storage.read(key)),
+            lambda stored: commit_of(stored) == commit_of(snapshot),
+        )
+        taken = slot.take(JSON.to_json(snapshot, indent=2).encode())
+        self._require_known(snapshot, taken)
+        if not taken.won():
+            return False
         self._require_counts(snapshot)
         return True
 
@@ -141,31 +146,18 @@ class SnapshotFolder:
     def consumer_key(self) -> str:
         return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
 
-    def _is_there(self, snapshot: Snapshot, failure: StorageError) -> bool:
-        key = self._key(snapshot.id)
-        try:
-            stored = self._read(key)
-        except (StorageError, CorruptDataError) as error:
+    def _require_known(self, snapshot: Snapshot, taken: Taken[Snapshot]) -> None:
+        if taken.holder is Holder.UNREADABLE:
             raise CommitStateUnknownError(
-                f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed ({failure}), "
-                f"and it cannot be read back ({error}); run the same tiering again, it repeats nothing that happened"
-            ) from error
-        if stored is None:
-            raise failure
-        if commit_of(stored) != commit_of(snapshot):
-            return False
-        if not isinstance(failure, ObjectExistsError):
-            self._make_durable(key, failure)
-        return True
-
-    def _make_durable(self, key: str, failure: StorageError) -> None:
-        try:
-            self._storage.ensure_durable(key)
-        except StorageError as error:
+                f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "
+                f"({taken.failure}), and it cannot be read back ({taken.doubt}); run the same tiering again, it "
+                "repeats nothing that happened"
+            ) from taken.doubt
+        if taken.holder is Holder.UNSURE:
             raise CommitStateUnknownError(
-                f"lake file {key} is visible but may not survive a power loss ({failure}); check the disk, then run "
-                "the same tiering again"
-            ) from error
+                f"lake file {self._key(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
+                "check the disk, then run the same tiering again"
+            ) from taken.doubt
 
     def _require_counts(self, snapshot: Snapshot) -> None:
         """Nobody expired the numbers around this one since the commit was validated."""
@@ -220,13 +212,17 @@ class SnapshotFolder:
             data = self._storage.read(key)
         except ObjectNotFoundError:
             return None
-        try:
-            return JSON.from_json(data.decode(), Snapshot)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptDataError(
-                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
-                "from the log (streamhouse retier)"
-            ) from error
+        return _parsed(key, data)
+
+
+def _parsed(key: str, data: bytes) -> Snapshot:
+    try:
+        return JSON.from_json(data.decode(), Snapshot)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptDataError(
+            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
+            "from the log (streamhouse retier)"
+        ) from error
 
 
 def commit_of(snapshot: Snapshot) -> str | None:

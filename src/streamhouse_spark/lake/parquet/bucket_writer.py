@@ -38,7 +38,10 @@ def write_files(
     offsets: OffsetRange,
     batches: Iterable[tuple[int, pa.RecordBatch]],
 ) -> list[LakeFile]:
-    """See `LakeTable.write_files`; ``shape`` is the lake's part of ``context``."""
+    """Write a log range of a bucket, (base offset, rows) in offset order, as data files; durable when this returns.
+
+    ``shape`` is the lake's part of ``context``. Raises `CorruptDataError` where the batches are not the whole range.
+    """
     splitter = Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         next_offset = offsets.start

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileShape, named_offsets
@@ -33,6 +33,55 @@ class CutFile:
     @property
     def kept_rows(self) -> int:
         return self.offsets.runs.num_rows - self.first_kept
+
+
+@dataclass(frozen=True, slots=True)
+class GoingFiles(Generic[T]):
+    """The data files that a snapshot loses."""
+
+    files: tuple[T, ...]
+    cut: tuple[CutFile, ...]
+    """Those of the files that have rows to keep."""
+    is_whole: bool
+    """No row of the partitions stays."""
+    file_rows: int
+    foreign_rows: int
+    """In files of other engines, which never had offsets."""
+
+    @property
+    def own_rows(self) -> int:
+        """How many rows of the log the lake lacks then."""
+        return self.rows - self.foreign_rows
+
+    @property
+    def kept_rows(self) -> int:
+        return sum(file.kept_rows for file in self.cut)
+
+    @property
+    def rows(self) -> int:
+        return self.file_rows - self.kept_rows
+
+    def report(self) -> LakeDropReport:
+        return LakeDropReport(len(self.files), self.rows, self.kept_rows)
+
+
+def going_files(
+    candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
+) -> GoingFiles[T]:
+    """The files of the partitions that have rows below the offsets. Files of other engines go whole."""
+    going: list[tuple[T, LakeSplit]] = []
+    cut: list[CutFile] = []
+    is_whole = True
+    for file, split in candidates:
+        first, found = first_kept(files_at, writers, split.location, split.num_rows, below)
+        is_whole &= first == split.num_rows
+        if first > 0:
+            going.append((file, split))
+        if found is not None and 0 < first < split.num_rows:
+            cut.append(CutFile(split, found, first))
+    foreign_rows = sum(split.num_rows for _, split in going if is_foreign(split.location))
+    file_rows = sum(split.num_rows for _, split in going)
+    return GoingFiles(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
 
 
 def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
@@ -74,6 +123,19 @@ def is_foreign(location: str) -> bool:
 
 
 def rewritten(
+    cuts: Iterable[CutFile],
+    context: WriteContext,
+    shape: FileShape,
+    projection: LakeProjection,
+    files_at: FilesAt,
+    files: FileAccess,
+    ids: Ids,
+) -> list[LakeFile]:
+    """The rows of files that stay, with their offsets, in files of their own, which ``files`` reaches."""
+    return [file for cut in cuts for file in _rewritten(cut, context, shape, projection, files_at, files, ids)]
+
+
+def _rewritten(
     cut: CutFile,
     context: WriteContext,
     shape: FileShape,
@@ -82,7 +144,6 @@ def rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """The rows of a file that stay, with their offsets, in files of their own, which ``files`` reaches."""
     kept = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeSnapshot, WriteContext
@@ -21,7 +21,7 @@ KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TieringTask:
+class TieringTask(Portable):
     """One bucket's part of a round, ready to be shipped: rows to read and how to write them."""
 
     split: LogSplit
@@ -38,17 +38,6 @@ class TieringTask:
     @property
     def offsets(self) -> OffsetRange:
         return self.split.offsets if self.base is None else self.base
-
-    def to_json(self) -> dict[str, Any]:
-        live = [file.to_json() for file in self.live]
-        out = {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
-        return out if self.base is None else {**out, "base": [self.base.start, self.base.end]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
-        live = tuple(LiveFile.from_json(file) for file in value["live"])
-        base = OffsetRange(*value["base"]) if "base" in value else None
-        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live, base)
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:

@@ -11,7 +11,6 @@ or a re-opened, record number.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +21,13 @@ from streamhouse_spark.core.paths import (
     floor_key,
     parse_numbers,
 )
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,7 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     """
     data = _encoded(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
-    with suppress(ObjectExistsError):
-        storage.put_if_absent(key, data)
+    fill(storage, key, data)
     stored = storage.read(key)
     if stored != data and _decoded(stored, state.table_uuid, state.version, storage.url).state != as_stored(state):
         raise CorruptDataError(f"{storage.url}/{key} does not say what the records say; delete this file")
@@ -169,8 +168,8 @@ class Floor:
     """Floors behind it may be found missing; no older version of this package reads beyond it."""
 
 
-def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> None:
-    """Records below ``floor`` are void from now on. Raises `ObjectExistsError` where floor ``index`` is taken.
+def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
+    """Void the records below ``floor`` from now on. False where another has put floor ``index``.
 
     The object holds the floor several times over, so that a flipped bit leaves one that is whole: a floor is not
     derived from anything.
@@ -180,7 +179,8 @@ def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> No
     if index % LANDMARK_EVERY == 0:
         header, version = {**header, "landmark": True}, _LANDMARK_VERSION
     copies = [encode_frame("floor", header, version=version)] * _COPIES
-    storage.put_if_absent(floor_key(table_uuid, index), encode_frame("floor", header, copies, version=version))
+    data = encode_frame("floor", header, copies, version=version)
+    return slot_of_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
 
 
 def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:

@@ -1,9 +1,8 @@
 """The commit log of one table: the one mutable thing.
 
 **Commit point** of every change: put-if-absent of ``commits/<N+1>``. Before it nothing is visible, after it everything
-is. Whatever a put reports, the record at N+1 is read back and its attempt compared: mine means committed, another's
-means that the race was lost, absent means that nothing happened yet. The kind of an exception decides nothing, because
-clients retry inside and report "exists" for an object of their own.
+is. The record is a slot (see `storage.slots`): whatever a put reports, the record at N+1 is read back and its
+attempt compared.
 
 **The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
 `log.commits.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
@@ -51,6 +50,7 @@ from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, re
 from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
 logger = logging.getLogger(__name__)
 
@@ -324,25 +324,21 @@ class CommitLog:
     def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
         """Try to put the record; then the record that is there under its number, if any, and what storage said."""
         encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        slot = Slot(
+            self._storage,
+            commit_key(self._table_uuid, record.number),
+            lambda: read_record(self._storage, self._table_uuid, record.number)[0],
+            lambda stored: stored.attempt == record.attempt,
+        )
         try:
             if encoded.manifest is not None:
-                self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
-            self._storage.put_if_absent(commit_key(self._table_uuid, record.number), encoded.data)
-            return encoded.stored, None
+                fill(self._storage, manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
         except StorageError as error:
-            failure = error
-        try:
-            stored, _ = read_record(self._storage, self._table_uuid, record.number)
-        except ObjectNotFoundError:
-            return None, failure
-        except (StorageError, CorruptDataError) as error:
-            raise CommitStateUnknownError(
-                f"commit of record {record.number} to {self._storage.url}: the record cannot be read back ({error}); "
-                f"look whether a record with attempt {record.attempt} is in $commits before writing the rows again",
-            ) from error
-        if stored.attempt == record.attempt and not isinstance(failure, ObjectExistsError):
-            self._make_durable(record, failure)
-        return stored, failure
+            taken = slot.look(error)  # for an earlier request of this attempt, which may have landed meanwhile
+        else:
+            taken = slot.take(encoded.data)
+        self._require_known(record, taken)
+        return (encoded.stored if taken.failure is None else taken.stored), taken.failure
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
         """A last look before a record names objects: nobody restored the table while they were staged.
@@ -354,15 +350,19 @@ class CommitLog:
             self._require_standing(before, is_certain=self._storage.local_path("") is not None)
             require_stored(self._storage, before, uuids)
 
-    def _make_durable(self, record: Record, failure: StorageError) -> None:
-        """The record is visible although storage reported a failure; before acknowledging, be sure that it stays."""
-        try:
-            self._storage.ensure_durable(commit_key(self._table_uuid, record.number))
-        except StorageError as error:
+    def _require_known(self, record: Record, taken: Taken[Record]) -> None:
+        """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
+        if taken.holder is Holder.UNREADABLE:
+            raise CommitStateUnknownError(
+                f"commit of record {record.number} to {self._storage.url}: the record cannot be read back "
+                f"({taken.doubt}); look whether a record with attempt {record.attempt} is in $commits before writing "
+                "the rows again",
+            ) from taken.doubt
+        if taken.holder is Holder.UNSURE:
             raise CommitStateUnknownError(
                 f"record {record.number} of {self._storage.url} is visible but may not survive a power loss "
-                f"({failure}); check the disk, then look for attempt {record.attempt} in $commits",
-            ) from error
+                f"({taken.failure}); check the disk, then look for attempt {record.attempt} in $commits",
+            ) from taken.doubt
 
     def _refresh_after(self, failures: int) -> TableState:
         """The newest state. After a failed put on a remote store, only seeing the tail can tell what became of it."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from streamhouse_spark.core.paths import (
@@ -32,7 +31,7 @@ from streamhouse_spark.core.paths import (
     segments_prefix,
     table_prefix,
 )
-from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Action, Condemn, Purge
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_floor
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
@@ -169,5 +168,4 @@ def _raise_floor(log: CommitLog, storage: Storage, report: CleanReport) -> None:
         return
     report.floor = floor
     if not report.dry_run:
-        with suppress(ObjectExistsError):  # another cleaner was faster, or it is our own: either way there is a floor
-            write_floor(storage, log.table_uuid, log.floor_index + 1, floor)
+        write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # or another cleaner was faster

@@ -41,6 +41,7 @@ from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import fill
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         raise CommitConflictError(
             f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
         )
-    with suppress(ObjectExistsError):
-        write_floor(storage, old_uuid, index + 1, TOMBSTONE)
+    write_floor(storage, old_uuid, index + 1, TOMBSTONE)
 
 
 def _end(log: CommitLog, version: int) -> None:
@@ -108,8 +108,7 @@ class _Copy:
                 self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         _, floor = newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < TOMBSTONE:
-            with suppress(ObjectExistsError):
-                write_floor(self._storage, self._new_uuid, 1, floor.floor)
+            write_floor(self._storage, self._new_uuid, 1, floor.floor)
         write_checkpoint(self._storage, self._renamed(state))
 
     def _renamed(self, state: TableState) -> TableState:
@@ -144,8 +143,7 @@ class _Copy:
                 raise
             logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
             return
-        with suppress(ObjectExistsError):
-            self._storage.put_if_absent(self._place(key), reframed)
+        fill(self._storage, self._place(key), reframed)
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # else a listing lagged, or it was cleaned away

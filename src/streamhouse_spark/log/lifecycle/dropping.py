@@ -16,7 +16,7 @@ from contextlib import suppress
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Bury, Drop
 from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -81,8 +81,7 @@ def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms:
 
     log.commit(plan)
     if log.state.buried:
-        with suppress(ObjectExistsError):
-            write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
+        write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
 
 
 def _is_named(storage: Storage, state: TableState) -> bool:

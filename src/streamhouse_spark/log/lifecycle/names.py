@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +22,7 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
 from streamhouse_spark.errors import (
     InvalidNameError,
-    ObjectExistsError,
     ObjectNotFoundError,
-    StorageError,
     StreamhouseError,
     WarehouseNotFoundError,
 )
@@ -33,6 +30,7 @@ from streamhouse_spark.log.commits.chains import last_object
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +81,7 @@ def create_warehouse(storage: Storage, world: World, *, around: str | None = Non
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
             "choose an empty or new directory",
         )
-    with suppress(ObjectExistsError):
-        storage.put_if_absent(WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
+    fill(storage, WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
@@ -111,25 +108,12 @@ def point_database(
     header: dict[str, Any] = {"name": previous.name}
     if previous.number or comment is not None:  # the first file says no more than that the database exists
         header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
-    failure: StorageError | None = None
-    try:
-        storage.put_if_absent(database_key(previous.name, previous.number + 1), encode_frame("database", header))
-        return True
-    except StorageError as error:
-        failure = error
-    stored = _read_database(storage, previous.name, previous.number + 1)
-    if stored is None:
-        raise failure
-    return stored == header
+    key = database_key(previous.name, previous.number + 1)
 
+    def stored() -> dict[str, Any]:
+        return decode_frame("database", storage.read(key), f"{storage.url}/{key}").header
 
-def _read_database(storage: Storage, database: str, number: int) -> dict[str, Any] | None:
-    key = database_key(database, number)
-    try:
-        data = storage.read(key)
-    except ObjectNotFoundError:
-        return None
-    return decode_frame("database", data, f"{storage.url}/{key}").header
+    return Slot(storage, key, stored, header.__eq__).take(encode_frame("database", header)).won()
 
 
 def database_exists(storage: Storage, database: str) -> bool:
@@ -193,7 +177,10 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
         if found not in (None, uuid):
             return found
         number -= 1
-        pointer = _read_pointer(storage, path, number) if number else None
+        try:
+            pointer = _read_pointer(storage, path, number) if number else None
+        except ObjectNotFoundError:
+            return None
     return None
 
 
@@ -212,25 +199,18 @@ def point(
     header = {"name": str(path), "uuid": uuid, "attempt": attempt}
     if moved_to is not None:
         header["moved_to"] = str(moved_to)
-    data = encode_frame("name", header)
-    failure: StorageError | None = None
-    try:
-        storage.put_if_absent(name_key(path, number), data)
-        return True
-    except StorageError as error:
-        failure = error
-    stored = _read_pointer(storage, path, number)
-    if stored is None:
-        raise failure
-    return bool(stored["attempt"] == attempt)
+    slot = Slot(
+        storage,
+        name_key(path, number),
+        lambda: _read_pointer(storage, path, number),
+        lambda stored: bool(stored["attempt"] == attempt),
+    )
+    return slot.take(encode_frame("name", header)).won()
 
 
-def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any] | None:
-    try:
-        data = storage.read(name_key(path, number))
-    except ObjectNotFoundError:
-        return None
-    return _decoded_pointer(storage, path, number, data)
+def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any]:
+    """Raises `ObjectNotFoundError`."""
+    return _decoded_pointer(storage, path, number, storage.read(name_key(path, number)))
 
 
 def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:

@@ -9,7 +9,6 @@ because somebody tiered or merged meanwhile, is written again with these rows al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
@@ -36,9 +35,8 @@ from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.partition_rewrite import (
-    CutFile,
-    first_kept,
-    is_foreign,
+    GoingFiles,
+    going_files,
     require_tiered,
     rewritten,
     until_committed,
@@ -55,33 +53,6 @@ def drop_partitions(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Going:
-    """What a snapshot loses."""
-
-    files: tuple[DataFile, ...] = ()
-    cut: tuple[CutFile, ...] = ()
-    """Those of the files that have rows to keep."""
-    deletes: tuple[DataFile, ...] = ()
-    """Delete files that have nothing left to delete."""
-
-    foreign_rows: int = 0
-    """In files of other engines, which never had offsets."""
-
-    @property
-    def own_rows(self) -> int:
-        """How many rows of the log the lake lacks then."""
-        return self.rows - self.foreign_rows
-
-    @property
-    def kept_rows(self) -> int:
-        return sum(file.kept_rows for file in self.cut)
-
-    @property
-    def rows(self) -> int:
-        return sum(file.record_count for file in self.files) - self.kept_rows
-
-
 def _drop(
     place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
@@ -92,14 +63,14 @@ def _drop(
     if table is None or planned is None:
         return LakeDropReport(), None
     place.require_owner(table.metadata)
-    going = _going(place, table, planned, chosen, below)
-    report = LakeDropReport(len(going.files), going.rows, going.kept_rows)
+    going, deletes = _going(place, table, planned, chosen, below)
+    report = going.report()
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
     shape, files = WriteShape.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    added = [f for c in going.cut for f in rewritten(c, context, shape, how, place.files_at, files, place.world.ids)]
+    added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -109,13 +80,19 @@ def _drop(
         if added:
             require_shape(metadata, shape)
             require_written(place, metadata, added, shape)
-        return _change(place, metadata, going, added)
+        return _change(place, metadata, going, deletes, added)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return report, snapshot.snapshot_id
 
 
-def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: Sequence[LakeFile]) -> Change:
+def _change(
+    place: IcebergPlace,
+    metadata: TableMetadata,
+    going: GoingFiles[DataFile],
+    deletes: Sequence[DataFile],
+    added: Sequence[LakeFile],
+) -> Change:
     found = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
     if found is not None:
@@ -127,7 +104,7 @@ def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: 
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,
         removed=sorted(file.file_path for file in going.files),
-        removed_deletes=sorted(file.file_path for file in going.deletes),
+        removed_deletes=sorted(file.file_path for file in deletes),
         summary=summary,
         moves_tag=bool(summary),
     )
@@ -135,16 +112,13 @@ def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: 
 
 def _going(
     place: IcebergPlace, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
-) -> _Going:
-    """The files of these partitions that have rows below the offsets. Files of other engines go whole."""
+) -> tuple[GoingFiles[DataFile], Sequence[DataFile]]:
+    """The data files that go, and the delete files that have nothing left to delete then."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
-    files: list[DataFile] = []
-    cut: list[CutFile] = []
     deletes: list[DataFile] = []
-    is_left = False
-    foreign_rows = 0
-    with lake_metadata(table.location()):
+
+    def candidates() -> Iterator[tuple[DataFile, LakeSplit]]:
         for content, file in _live(table, snapshot):
             partition = _partition(file, specs[file.spec_id], schema)
             if content == ManifestContent.DELETES:
@@ -156,25 +130,18 @@ def _going(
                     f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
                     "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
                 )
-            if not chosen.holds(partition):
-                continue
-            writers, num_rows = place.spec.writers, file.record_count
-            first, found = first_kept(place.files_at, writers, file.file_path, num_rows, below)
-            if first > 0:
-                files.append(file)
-                foreign_rows += num_rows if is_foreign(file.file_path) else 0
-            if first < num_rows:
-                is_left = True
-            if found is not None and 0 < first < num_rows:
-                split = LakeSplit(file.file_path, file.file_size_in_bytes, num_rows)
-                cut.append(CutFile(split, found, first))
-    if cut and deletes:
+            if chosen.holds(partition):
+                yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
+
+    with lake_metadata(table.location()):
+        going = going_files(candidates(), place.files_at, place.spec.writers, below)
+    if going.cut and deletes:
         raise LakeMismatchError(
-            f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0].split.location} has "
-            "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
-            "are from before"
+            f"lake table {table.location()}: another engine deleted rows of {chosen}, and "
+            f"{going.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. Drop the "
+            "partition again: then all of these are from before"
         )
-    return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes), foreign_rows)
+    return going, deletes if going.is_whole else ()
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:

@@ -27,11 +27,10 @@ from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.storage.base import Storage
 
-GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * 60 * 1000
 
 
-def remove_orphans(place: IcebergPlace, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+def remove_orphans(place: IcebergPlace, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
     Files of statistics that other engines made stay as long as the metadata names them.

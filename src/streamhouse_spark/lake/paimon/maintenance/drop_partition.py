@@ -9,8 +9,7 @@ meanwhile, is written again with these rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
@@ -27,9 +26,8 @@ from streamhouse_spark.lake.paimon.races import sealed_above
 from streamhouse_spark.lake.paimon.round import carried_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.paimon.scan import own_projection, planned_value
 from streamhouse_spark.lake.parquet.partition_rewrite import (
-    CutFile,
-    first_kept,
-    is_foreign,
+    GoingFiles,
+    going_files,
     require_tiered,
     rewritten,
     until_committed,
@@ -44,31 +42,6 @@ def drop_partitions(
     return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
-@dataclass(frozen=True, slots=True)
-class _Going:
-    """What a snapshot loses."""
-
-    files: tuple[ManifestEntry, ...] = ()
-    cut: tuple[CutFile, ...] = ()
-    """Those of the files that have rows to keep."""
-
-    foreign_rows: int = 0
-    """In files of other engines, which never had offsets."""
-
-    @property
-    def own_rows(self) -> int:
-        """How many rows of the log the lake lacks then."""
-        return self.rows - self.foreign_rows
-
-    @property
-    def kept_rows(self) -> int:
-        return sum(file.kept_rows for file in self.cut)
-
-    @property
-    def rows(self) -> int:
-        return sum(int(entry.file.row_count) for entry in self.files) - self.kept_rows
-
-
 def _drop(
     place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
@@ -80,13 +53,13 @@ def _drop(
     place.require_owner(table)
     planned = table.snapshot
     going = _going(place, table, planned, chosen, below)
-    report = LakeDropReport(len(going.files), going.rows, going.kept_rows)
+    report = going.report()
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
     shape, files = PaimonShape.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
-    added = [f for c in going.cut for f in rewritten(c, context, shape, how, place.files_at, files, place.world.ids)]
+    added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -115,24 +88,16 @@ def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
 
 def _going(
     place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
-) -> _Going:
-    """The files of these partitions that have rows below the offsets. Files of other engines go whole."""
+) -> GoingFiles[ManifestEntry]:
     reader = MetadataReader(table, PaimonFiles(place.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
-    files: list[ManifestEntry] = []
-    cut: list[CutFile] = []
-    foreign_rows = 0
-    for entry in reader.live(snapshot):
-        names = [field.name for field in entry.partition.fields]
-        partition = dict(zip(names, map(planned_value, entry.partition.values), strict=True))
-        if not chosen.holds(partition):
-            continue
-        location, num_rows = reader.location(entry), entry.file.row_count
-        first, found = first_kept(place.files_at, place.spec.writers, location, num_rows, below)
-        if first > 0:
-            files.append(entry)
-            foreign_rows += num_rows if is_foreign(location) else 0
-        if found is not None and 0 < first < num_rows:
-            cut.append(CutFile(LakeSplit(location, entry.file.file_size, num_rows), found, first))
-    return _Going(tuple(files), tuple(cut), foreign_rows)
+
+    def candidates() -> Iterator[tuple[ManifestEntry, LakeSplit]]:
+        for entry in reader.live(snapshot):
+            names = [field.name for field in entry.partition.fields]
+            partition = dict(zip(names, map(planned_value, entry.partition.values), strict=True))
+            if chosen.holds(partition):
+                yield entry, LakeSplit(reader.location(entry), entry.file.file_size, entry.file.row_count)
+
+    return going_files(candidates(), place.files_at, place.spec.writers, below)

@@ -18,12 +18,11 @@ from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.round import carried_offsets
 
-GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
-def remove_orphans(place: PaimonPlace, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+def remove_orphans(place: PaimonPlace, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
     Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
