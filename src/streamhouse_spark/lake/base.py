@@ -20,12 +20,12 @@ from streamhouse_spark.lake.model import (
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.relocating import LakeRelocation
 from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -138,15 +138,25 @@ class LakeTable(Protocol):
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
+        """Plan the files that can hold rows of the filter ``node``, which is in the names of ``schema``.
+
+        Whoever reads them filters rows. Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns.
+        """
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
-        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``.
+        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``
+        and of the filter.
 
         Raises as `plan_read` does.
         """

@@ -25,8 +25,6 @@ from streamhouse_spark.lake.iceberg_offsets import log_time_ms, newest_offsets, 
 from streamhouse_spark.lake.iceberg_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.iceberg_place import IcebergPlace
 from streamhouse_spark.lake.iceberg_read import (
-    iceberg_filter,
-    plan_splits,
     projection,
     require_snapshot,
     snapshot_schema,
@@ -46,7 +44,6 @@ from streamhouse_spark.lake.model import (
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import FoundOffsets
@@ -59,6 +56,7 @@ from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -204,7 +202,7 @@ class IcebergLake:
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
         table = self.place.find()
@@ -220,9 +218,8 @@ class IcebergLake:
         if snapshot is None:
             return LakePlan(None, how, ())
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        row_filter = iceberg_filter(predicates, every, metadata.schema())
-        splits = plan_splits(table, snapshot, row_filter, self.place.spec.num_buckets)
-        return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
+        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, node=node)
+        return LakePlan(self._described(metadata, snapshot), how, tuple(s for file in files for s in file.splits()))
 
     def _no_table(self, snapshot_id: int | None) -> SnapshotExpiredError:
         return SnapshotExpiredError(
@@ -230,7 +227,13 @@ class IcebergLake:
         )
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
         table = self.place.find()
         if table is None:
@@ -240,7 +243,7 @@ class IcebergLake:
         known = iceberg_columns(table.metadata, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(table, snapshot, every, statistics_of, self.place.spec.num_buckets)
+        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, statistics_of, node)
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 

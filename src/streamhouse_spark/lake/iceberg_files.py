@@ -7,18 +7,19 @@ from typing import Any, cast
 
 from pyiceberg import types as ice
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from streamhouse_spark.lake.file_match import file_may_match, lake_bounds
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Bounds, Node, may_match
 from streamhouse_spark.schema import Column, TableSchema
 
 _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
@@ -33,20 +34,62 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 
 
 def scan_files(
-    table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
+    table: Table,
+    snapshot: Snapshot,
+    how: LakeProjection,
+    num_buckets: int,
+    statistics_of: Sequence[str] = (),
+    node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """All data files of the snapshot; statistics for these columns of the table, all of which ``how`` reads."""
+    """The data files of the snapshot that can hold rows of the filter, from the manifests that can name such files.
+
+    Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
+    """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
+    looked_at = {*statistics_of, *node.columns()}
     wanted = {
         field_id: cast("ice.PrimitiveType", types[field_id])
         for field_id, name in names.items()
-        if name in set(statistics_of) and isinstance(types.get(field_id), ice.PrimitiveType)
+        if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
-    tasks = plan_tasks(table, snapshot, AlwaysTrue())
-    return tuple(_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+
+    def can_match(manifest: ManifestFile) -> bool:
+        return may_match(node, _manifest_bounds(manifest, specs[manifest.partition_spec_id], names, types, how.schema))
+
+    tasks = plan_tasks(table, snapshot, can_match)
+    files = (_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+    return tuple(file for file in files if file_may_match(file, how.schema, node))
+
+
+def _manifest_bounds(
+    manifest: ManifestFile,
+    spec: PartitionSpec,
+    names: Mapping[int, str],
+    types: Mapping[int, ice.IcebergType],
+    schema: TableSchema,
+) -> dict[str, Bounds]:
+    """What the list of manifests says of the columns by which the files of one are partitioned.
+
+    Partitions by a transform of a column say nothing: engines have rounded moments before 1970 in different ways.
+    """
+    summaries = manifest.partitions or []
+    if len(summaries) != len(spec.fields):
+        return {}
+    bounds: dict[str, Bounds] = {}
+    for part, summary in zip(spec.fields, summaries, strict=True):
+        column = schema.find(names.get(part.source_id, ""))
+        if column is not None and isinstance(part.transform, IdentityTransform):
+            stats = ColumnStatistics(
+                decoded_bound(types[part.source_id], summary.lower_bound),
+                decoded_bound(types[part.source_id], summary.upper_bound),
+                null_count=0 if summary.contains_null is False else None,
+                nan_count=0 if summary.contains_nan is False else None,
+            )
+            bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+    return bounds
 
 
 def _scan_file(

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from pyiceberg.conversions import to_bytes
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -30,7 +29,7 @@ def live_files(
     """Each bucket's data files. A file whose partition does not say its bucket is in each of them."""
     found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs = table.metadata.specs()
-    for task in plan_tasks(table, snapshot, AlwaysTrue()):
+    for task in plan_tasks(table, snapshot):
         bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets)
         if bucket is not None and bucket not in found:
             continue

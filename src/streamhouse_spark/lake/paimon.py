@@ -24,7 +24,6 @@ from streamhouse_spark.lake.model import (
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.paimon_compact_keyed import compact_keyed
@@ -36,7 +35,7 @@ from streamhouse_spark.lake.paimon_maintain import compact_log
 from streamhouse_spark.lake.paimon_orphans import GRACE_MS, remove_orphans
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_races import settled, was_replaced
-from streamhouse_spark.lake.paimon_read import may_match, projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon_read import projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon_relocate import PaimonRelocation
 from streamhouse_spark.lake.paimon_round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.paimon_snapshots import own_time_ms
@@ -48,6 +47,7 @@ from streamhouse_spark.lake.split_read import read_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
 from streamhouse_spark.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
@@ -188,7 +188,7 @@ class PaimonLake:
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
         table = self.place.find()
@@ -202,14 +202,18 @@ class PaimonLake:
         if snapshot is None:
             return LakePlan(None, how, ())
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        statistics_of = [name for name, _, _ in predicates]
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
-        splits = tuple(s for file in files if may_match(file, predicates, every.schema) for s in file.splits())
+        files = scan_files(self.place, table, snapshot, lake, every, node=node)
         held = (described if snapshot_id is None else described_then)(self.place, snapshot)
-        return LakePlan(held, how, splits)
+        return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
@@ -217,8 +221,8 @@ class PaimonLake:
         known = paimon_columns(table.schema, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
-        return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
+        return LakeScan(described_then(self.place, snapshot), how, files, same_by_name(table, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

@@ -23,7 +23,7 @@ from streamhouse_spark.lake.paimon_entries import MetadataReader
 from streamhouse_spark.lake.paimon_io import PaimonFiles
 from streamhouse_spark.lake.paimon_place import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon_races import sealed_above
-from streamhouse_spark.lake.paimon_read import own_projection, planned_value
+from streamhouse_spark.lake.paimon_read import own_projection
 from streamhouse_spark.lake.paimon_round import carried_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.partition_drop import (
     CutFile,
@@ -35,6 +35,7 @@ from streamhouse_spark.lake.partition_drop import (
 )
 from streamhouse_spark.lake.round_checks import require_present
 from streamhouse_spark.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import planned_value
 
 
 def drop_partitions(

@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.pins import ReadPin, pinned
-from streamhouse_spark.datasource.catalog.predicate_tree import ALWAYS_TRUE, exactly
-from streamhouse_spark.datasource.catalog.pruning import stored_value
-from streamhouse_spark.datasource.catalog.pushed_filters import family_of
 from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
 from streamhouse_spark.datasource.catalog.sources import Question, Sources, sources_of
 from streamhouse_spark.datasource.connection import Connection
@@ -23,6 +20,8 @@ from streamhouse_spark.datasource.pieces import LogPiece
 from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.log.scan import LogSplit, read_split
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.statistics import stored_value
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly, family_of
 from streamhouse_spark.schema import Column
 from streamhouse_spark.table import Table
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from streamhouse_spark.datasource.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.datasource.catalog.pins import ReadPin
-from streamhouse_spark.datasource.catalog.predicate_tree import Node
-from streamhouse_spark.datasource.catalog.pruning import buckets_of, file_may_match, segment_may_match
+from streamhouse_spark.datasource.catalog.pruning import buckets_of
 from streamhouse_spark.datasource.catalog.scan_options import is_range
 from streamhouse_spark.datasource.keyed_planning import keyed_columns, keyed_pieces
 from streamhouse_spark.datasource.pieces import (
@@ -27,9 +26,11 @@ from streamhouse_spark.lake.scan_files import LakeScan
 from streamhouse_spark.log.actions import LakePair
 from streamhouse_spark.log.history import require_kept
 from streamhouse_spark.log.scan import LogSplit, plan_range, snapshot_split
+from streamhouse_spark.log.segment_match import segment_may_match
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.options import ReadOptions
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest, require_recorded
+from streamhouse_spark.query.predicate_tree import Node
 from streamhouse_spark.schema_evolution import require_same_columns
 from streamhouse_spark.table import Table
 from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
@@ -205,21 +206,16 @@ def _snapshot_of(asked: Question) -> int | None:
 
 def _lake(asked: Question, snapshot_id: int) -> LakeScan:
     schema = asked.state.schema
-    looked_at = {*asked.node.columns(), *asked.statistics_of}
     scan = asked.table.open_lake().scan_files(
         snapshot_id=snapshot_id,
         columns=asked.columns,
         schema=schema,
-        statistics_of=[name for name in schema.names if name in looked_at],
+        statistics_of=asked.statistics_of,
+        node=asked.node,
     )
     allowed = _buckets(asked)
-    files = tuple(
-        file
-        for file in scan.files
-        if (allowed is None or file.bucket is None or file.bucket in allowed)
-        and file_may_match(file, schema, asked.node)
-    )
-    return replace(scan, files=files)
+    files = (file for file in scan.files if allowed is None or file.bucket is None or file.bucket in allowed)
+    return replace(scan, files=tuple(files))
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------

@@ -11,21 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from streamhouse_spark.datasource.catalog.predicate_tree import may_match
-from streamhouse_spark.datasource.catalog.pruning import (
-    buckets_of,
-    column_types,
-    file_may_match,
-    lake_bounds,
-    segment_may_match,
-)
+from streamhouse_spark.datasource.catalog.pruning import buckets_of, column_types
 from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
+from streamhouse_spark.lake.file_match import file_may_match, lake_bounds
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.bucketing import buckets_of as buckets_of_column
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segment_match import segment_may_match
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.log.statistics import collect_partitions, collect_stats
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.query.predicate_tree import may_match
 from streamhouse_spark.schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
 
