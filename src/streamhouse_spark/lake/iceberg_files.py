@@ -6,31 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pyiceberg import types as ice
-from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.lake.file_match import file_may_match, lake_bounds
+from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.iceberg_partitions import PartitionFilter, decoded_bound, field_types
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Bounds, Node, may_match
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema import Column, TableSchema
-
-_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
-    ice.IntegerType: (4,),
-    ice.LongType: (4, 8),
-    ice.FloatType: (4,),
-    ice.DoubleType: (4, 8),
-    ice.DateType: (4,),
-    ice.TimestampType: (8,),
-    ice.TimestamptzType: (8,),
-}
 
 
 def scan_files(
@@ -46,8 +36,7 @@ def scan_files(
     Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
-    types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
-    types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
+    types = field_types(table.metadata)
     looked_at = {*statistics_of, *node.columns()}
     wanted = {
         field_id: cast("ice.PrimitiveType", types[field_id])
@@ -55,41 +44,10 @@ def scan_files(
         if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
-
-    def can_match(manifest: ManifestFile) -> bool:
-        return may_match(node, _manifest_bounds(manifest, specs[manifest.partition_spec_id], names, types, how.schema))
-
-    tasks = plan_tasks(table, snapshot, can_match)
+    chosen = PartitionFilter(node, names, how.schema, table.metadata) if node.columns() else None
+    tasks = plan_tasks(table, snapshot, chosen)
     files = (_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
     return tuple(file for file in files if file_may_match(file, how.schema, node))
-
-
-def _manifest_bounds(
-    manifest: ManifestFile,
-    spec: PartitionSpec,
-    names: Mapping[int, str],
-    types: Mapping[int, ice.IcebergType],
-    schema: TableSchema,
-) -> dict[str, Bounds]:
-    """What the list of manifests says of the columns by which the files of one are partitioned.
-
-    Partitions by a transform of a column say nothing: engines have rounded moments before 1970 in different ways.
-    """
-    summaries = manifest.partitions or []
-    if len(summaries) != len(spec.fields):
-        return {}
-    bounds: dict[str, Bounds] = {}
-    for part, summary in zip(spec.fields, summaries, strict=True):
-        column = schema.find(names.get(part.source_id, ""))
-        if column is not None and isinstance(part.transform, IdentityTransform):
-            stats = ColumnStatistics(
-                decoded_bound(types[part.source_id], summary.lower_bound),
-                decoded_bound(types[part.source_id], summary.upper_bound),
-                null_count=0 if summary.contains_null is False else None,
-                nan_count=0 if summary.contains_nan is False else None,
-            )
-            bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
-    return bounds
 
 
 def _scan_file(
@@ -135,20 +93,6 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
         (file.value_counts or {}).get(field_id),
         (file.nan_value_counts or {}).get(field_id),
     )
-
-
-def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """The bound as a value; None where it was written for another type of the column, or cannot be read.
-
-    A bound of a type that was widened since is that of the narrower one.
-    """
-    widths = _WIDTHS_BYTES.get(type(field_type))
-    if data is None or (widths is not None and len(data) not in widths):
-        return None
-    try:
-        return from_bytes(cast("ice.PrimitiveType", field_type), data)
-    except (ValueError, TypeError, ArithmeticError, LookupError):
-        return None
 
 
 def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.tail import KeySet
 from streamhouse_spark.lake.iceberg_data_file import WriteShape
 from streamhouse_spark.lake.iceberg_deletes import PATH_ID
-from streamhouse_spark.lake.iceberg_files import decoded_bound
+from streamhouse_spark.lake.iceberg_partitions import decoded_bound
 from streamhouse_spark.lake.iceberg_read import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg_schema import bucket_of, internal_value, partition_types
 from streamhouse_spark.lake.key_lookup import KeyProbe, best_probe

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -15,6 +15,7 @@ from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg_evolve import iceberg_columns
 from streamhouse_spark.lake.iceberg_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg_partitions import PartitionFilter
 from streamhouse_spark.lake.iceberg_schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.model import LakeProjection
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -79,21 +80,24 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_tasks(
-    table: Table, snapshot: Snapshot, can_match: Callable[[ManifestFile], bool] = lambda _: True
-) -> list[FileScanTask]:
-    """The data files of a snapshot, each with its deletes; those of manifests that cannot match are left out.
+def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
+    """The data files of a snapshot in the partitions chosen, all by default, each with its deletes.
 
     Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
     and deletes that cannot be read here, `SnapshotExpiredError`.
     """
+
+    def is_asked(entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
+
     planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
     with lake_metadata(table.location()):
         manifests = manifests_of(table.io, snapshot)
-        data = [m for m in manifests if m.content == ManifestContent.DATA and can_match(m)]
+        data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
         try:
-            tasks = list(planner.plan_files([*data, *deletes]))
+            tasks = list(planner.plan_files([*data, *deletes], is_asked))
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise

@@ -1,0 +1,227 @@
+"""The evaluator beside a model that looks at each row: where a row matches, nothing that holds it is left out.
+
+Random rows lie in a file, in a segment, and in partitions that a manifest of either lake names. Random filters are
+those of Spark, predicates of the Python interface, and expressions of Arrow.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.manifest import DataFile, DataFileContent, construct_partition_summaries
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+
+from streamhouse_spark.datasource.catalog.pruning import column_types
+from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
+from streamhouse_spark.filters import parse_filter
+from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.iceberg_partitions import PartitionFilter as IcebergFilter
+from streamhouse_spark.lake.iceberg_schema import iceberg_schema
+from streamhouse_spark.log.segment_match import segment_may_match
+from streamhouse_spark.query.predicate_tree import Node, planned_value
+from streamhouse_spark.schema import TableSchema
+from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true
+from unit.datasource.catalog.test_pruning import STATE, file_of, segment_of
+
+TABLE = TableSchema.of(SCHEMA)
+LIMITS = settings(max_examples=120, derandomize=True, deadline=None)
+PARTITIONS = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=2, unique=True)
+COMPARISONS = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def predicates(draw: st.DrawFn, rows: list[dict[str, Any]]) -> tuple[str, str, Any]:
+    """Of a column and a value, which often is one of the rows'."""
+    name = draw(st.sampled_from(list(VALUES)))
+    of_rows = st.sampled_from([row[name] for row in rows if row[name] is not None] or [None])
+    value = draw((of_rows if draw(st.booleans()) else VALUES[name]).filter(lambda v: v is not None) | VALUES[name])
+    operator = draw(st.sampled_from([*COMPARISONS, "in", "is null", "not null"]))
+    if operator == "in":
+        return name, operator, draw(st.lists(st.none() | st.just(value) | VALUES[name], max_size=3))
+    is_ordered = operator in ("=", "!=") or name not in ("b", "x")
+    return name, operator if is_ordered else "=", None if operator.endswith("null") else value
+
+
+def rows_and_predicates() -> st.SearchStrategy[Any]:
+    return ROWS.flatmap(lambda rows: st.tuples(st.just(rows), st.lists(predicates(rows), min_size=1, max_size=3)))
+
+
+def as_expression(predicate: tuple[str, str, Any]) -> pc.Expression:
+    name, operator, value = predicate
+    field, kind = pc.field(name), SCHEMA.field(name).type
+    if operator.endswith("null"):
+        return field.is_null() if operator == "is null" else field.is_valid()
+    if operator == "in":
+        return field.isin(pa.array(value, kind))
+    return COMPARISONS[operator](field, pa.scalar(value, kind))
+
+
+def joined(found: list[tuple[str, str, Any]], how: list[str]) -> pc.Expression:
+    """Predicates joined by AND and OR; ``~`` negates all that stands before."""
+    whole = as_expression(found[0])
+    for predicate, join in zip(found[1:], how, strict=False):
+        term = as_expression(predicate)
+        whole = whole & term if join == "&" else whole | term if join == "|" else ~whole & term
+    return ~whole if how[-1] == "~" else whole
+
+
+# -- what holds the rows ----------------------------------------------------------------------------------------------
+
+
+def partitions_of(rows: list[dict[str, Any]], by: list[str]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in by) for row in rows]
+
+
+def iceberg_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tuple[bool, list[bool]]:
+    """Whether the manifest that names all rows' files may match, and each row's file."""
+    schema = iceberg_schema(TABLE)
+    fields = [schema.find_field(name) for name in by]
+    parts = (PartitionField(f.field_id, 1000 + i, IdentityTransform(), f.name) for i, f in enumerate(fields))
+    metadata = new_table_metadata(schema, PartitionSpec(*parts), UNSORTED_SORT_ORDER, "memory://lake")
+    [spec] = metadata.specs().values()
+    names = {field.field_id: field.name for field in metadata.schema().fields}
+    chosen = IcebergFilter(node, names, TABLE, metadata)
+    records = [Record(*map(planned_value, values)) for values in partitions_of(rows, by)]
+    summaries = construct_partition_summaries(spec, metadata.schema(), records)
+    files = [DataFile.from_args(content=DataFileContent.DATA, partition=record) for record in records]
+    for file in files:
+        file.spec_id = spec.spec_id
+    manifest = SimpleNamespace(partition_spec_id=spec.spec_id, partitions=summaries)
+    return chosen.may_be_in(manifest), [chosen.test(file) for file in files]
+
+
+def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tuple[bool, list[bool]]:
+    """As `iceberg_outcomes`; bounds go through Paimon's binary form."""
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+    from pypaimon.manifest.schema.simple_stats import SimpleStats
+    from pypaimon.table.row.binary_row import BinaryRow
+    from pypaimon.table.row.generic_row import GenericRow, GenericRowSerializer
+
+    from streamhouse_spark.lake.paimon_partitions import PartitionFilter
+    from streamhouse_spark.lake.paimon_schema import new_field
+
+    every = [new_field(i, column, iter(range(100, 200))) for i, column in enumerate(TABLE.columns)]
+    fields = [field for name in by for field in every if field.name == name]
+    partitions = [GenericRow(list(values), fields) for values in partitions_of(rows, by)]
+    file = SimpleNamespace(schema_id=0, level=0, first_row_id=None)
+    entries = [SimpleNamespace(kind=0, partition=p, bucket=0, total_buckets=1, file=file) for p in partitions]
+    table = SimpleNamespace(partition_keys_fields=fields)
+    meta = ManifestFileManager._build_meta(SimpleNamespace(table=table), "manifest-0", entries, 1)
+    stored = [
+        BinaryRow(GenericRowSerializer.to_bytes(row), fields)
+        for row in (meta.partition_stats.min_values, meta.partition_stats.max_values)
+    ]
+    meta.partition_stats = SimpleStats(*stored, meta.partition_stats.null_counts)
+    chosen = PartitionFilter(node, {field.id: field.name for field in every}, TABLE)
+    return chosen.may_be_in(meta), [chosen.test(partition) for partition in partitions]
+
+
+OUTCOMES = {"iceberg": iceberg_outcomes, "paimon": paimon_outcomes}
+
+
+def require_kept(node: Node, rows: list[dict[str, Any]], matches: list[bool], by: list[str], lake_format: str) -> None:
+    manifest, files = OUTCOMES[lake_format](node, rows, by)
+    if any(matches):
+        assert manifest
+        assert file_may_match(file_of(rows, nan_is_counted=False), TABLE, node)
+        assert file_may_match(file_of(rows, nan_is_counted=True), TABLE, node)
+        segment = segment_of(rows, by)
+        state = STATE if not by else SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by))
+        assert segment_may_match(state, segment, segment.offsets, node)
+    assert all(kept for kept, match in zip(files, matches, strict=True) if match)
+
+
+# -- the property -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@LIMITS
+@given(tree=TREES, rows=ROWS, by=PARTITIONS)
+def test_filters_of_spark(lake_format, tree, rows, by):
+    meant, pushed = tree
+    node = parse_filters([pushed], column_types(TABLE))
+    matches = [any(is_true(meant, row, unknown) for unknown in (True, False, None)) for row in rows]
+    require_kept(node, rows, matches, by, lake_format)
+
+
+def matching(rows: list[dict[str, Any]], expression: pc.Expression) -> list[bool]:
+    table = pa.Table.from_pylist(rows, schema=SCHEMA).append_column("row", pa.array(range(len(rows))))
+    found = set(table.filter(expression)["row"].to_pylist())
+    return [row in found for row in range(len(rows))]
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@LIMITS
+@given(drawn=rows_and_predicates(), by=PARTITIONS)
+def test_predicates(lake_format, drawn, by):
+    rows, asked = drawn
+    bound = parse_filter(asked).bound(SCHEMA)
+    require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@LIMITS
+@given(
+    drawn=rows_and_predicates(),
+    how=st.lists(st.sampled_from(["&", "|", "~"]), min_size=3, max_size=3),
+    by=PARTITIONS,
+)
+def test_expressions_of_arrow(lake_format, drawn, how, by):
+    rows, asked = drawn
+    bound = parse_filter(joined(asked, how)).bound(SCHEMA)
+    require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
+
+
+MOMENTS = dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 2)
+TWO_VALUES = {
+    "i": (1, 2),
+    "n": (1, 2),
+    "s": ("a", "b"),
+    "x": (b"a", b"b"),
+    "c": (decimal.Decimal("1.50"), decimal.Decimal("2.50")),
+    "d": tuple(moment.date() for moment in MOMENTS),
+    "t": tuple(moment.replace(tzinfo=dt.UTC) for moment in MOMENTS),
+    "u": MOMENTS,
+    "b": (True, False),
+}
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@pytest.mark.parametrize("name", TWO_VALUES)
+def test_a_manifest_is_left_out_that_holds_another_partition(lake_format, name):
+    """Leaving nothing out would be right too: so it is counted for a column of each type."""
+    here, other = TWO_VALUES[name]
+    rows = [dict.fromkeys(SCHEMA.names) | {name: here}]
+    for predicate, kept in [((name, "=", here), True), ((name, "=", other), False), ((name, "is null", None), False)]:
+        node = parse_filter([predicate]).bound(SCHEMA).node
+        assert OUTCOMES[lake_format](node, rows, [name]) == (kept, [kept]), predicate
+
+
+def test_like_of_a_prefix_leaves_out_other_texts():
+    rows = [dict.fromkeys(SCHEMA.names) | {"s": text} for text in ("ba", "bz")]
+    for prefix, kept in [("b", True), ("a", False), ("c", False), ("bz", True)]:
+        pushed = {"op": "STARTS_WITH", "children": [{"column": ["s"]}, {"literal": prefix, "type": '"string"'}]}
+        node = parse_filters([pushed], column_types(TABLE))
+        assert iceberg_outcomes(node, rows, ["s"])[0] is kept
