@@ -36,8 +36,7 @@ from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is
 from unit.datasource.catalog.test_pruning import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
-LIMITS = settings(max_examples=120, derandomize=True, deadline=None)
-PARTITIONS = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=2, unique=True)
+LIMITS = settings(max_examples=200, derandomize=True, deadline=None)
 COMPARISONS = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -51,21 +50,46 @@ COMPARISONS = {
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
+def leaves_of(tree: Any) -> list[tuple[str, Any]]:
+    """Column and value, or values, of each comparison of a tree of `filter_trees`."""
+    if tree[0] in ("AND", "OR", "NOT"):
+        return [leaf for part in tree[1] for leaf in leaves_of(part)]
+    return [tree[1:]]
+
+
 @st.composite
-def predicates(draw: st.DrawFn, rows: list[dict[str, Any]]) -> tuple[str, str, Any]:
-    """Of a column and a value, which often is one of the rows'."""
+def rows_of(draw: st.DrawFn, leaves: list[tuple[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Partition columns, which the filter speaks of, and rows with few values of these, often those of the filter."""
+    by = draw(st.lists(st.sampled_from(sorted({name for name, _ in leaves})), min_size=1, max_size=2, unique=True))
+    rows = draw(ROWS)
+    for name in by:
+        asked = [v for n, value in leaves if n == name for v in (value if isinstance(value, list) else [value])]
+        fitting = [v for v in asked if name != "c" or v is None or v.as_tuple().exponent >= -2]
+        pool = draw(st.lists(st.none() | VALUES[name] | st.sampled_from(fitting or [None]), min_size=1, max_size=2))
+        rows = [{**row, name: draw(st.sampled_from(pool))} for row in rows]
+    return by, rows
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[Any, list[str], list[dict[str, Any]]]:
+    tree = draw(TREES)
+    return tree, *draw(rows_of(leaves_of(tree[0])))
+
+
+@st.composite
+def predicates(draw: st.DrawFn) -> tuple[str, str, Any]:
     name = draw(st.sampled_from(list(VALUES)))
-    of_rows = st.sampled_from([row[name] for row in rows if row[name] is not None] or [None])
-    value = draw((of_rows if draw(st.booleans()) else VALUES[name]).filter(lambda v: v is not None) | VALUES[name])
     operator = draw(st.sampled_from([*COMPARISONS, "in", "is null", "not null"]))
     if operator == "in":
-        return name, operator, draw(st.lists(st.none() | st.just(value) | VALUES[name], max_size=3))
+        return name, operator, draw(st.lists(st.none() | VALUES[name], max_size=3))
     is_ordered = operator in ("=", "!=") or name not in ("b", "x")
-    return name, operator if is_ordered else "=", None if operator.endswith("null") else value
+    return name, operator if is_ordered else "=", None if operator.endswith("null") else draw(VALUES[name])
 
 
-def rows_and_predicates() -> st.SearchStrategy[Any]:
-    return ROWS.flatmap(lambda rows: st.tuples(st.just(rows), st.lists(predicates(rows), min_size=1, max_size=3)))
+@st.composite
+def conditions(draw: st.DrawFn) -> tuple[list[tuple[str, str, Any]], list[str], list[dict[str, Any]]]:
+    asked = draw(st.lists(predicates(), min_size=1, max_size=3))
+    return asked, *draw(rows_of([(name, value) for name, _, value in asked]))
 
 
 def as_expression(predicate: tuple[str, str, Any]) -> pc.Expression:
@@ -158,9 +182,9 @@ def require_kept(node: Node, rows: list[dict[str, Any]], matches: list[bool], by
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @LIMITS
-@given(tree=TREES, rows=ROWS, by=PARTITIONS)
-def test_filters_of_spark(lake_format, tree, rows, by):
-    meant, pushed = tree
+@given(drawn=trees())
+def test_filters_of_spark(lake_format, drawn):
+    (meant, pushed), by, rows = drawn
     node = parse_filters([pushed], column_types(TABLE))
     matches = [any(is_true(meant, row, unknown) for unknown in (True, False, None)) for row in rows]
     require_kept(node, rows, matches, by, lake_format)
@@ -174,22 +198,18 @@ def matching(rows: list[dict[str, Any]], expression: pc.Expression) -> list[bool
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @LIMITS
-@given(drawn=rows_and_predicates(), by=PARTITIONS)
-def test_predicates(lake_format, drawn, by):
-    rows, asked = drawn
+@given(drawn=conditions())
+def test_predicates(lake_format, drawn):
+    asked, by, rows = drawn
     bound = parse_filter(asked).bound(SCHEMA)
     require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @LIMITS
-@given(
-    drawn=rows_and_predicates(),
-    how=st.lists(st.sampled_from(["&", "|", "~"]), min_size=3, max_size=3),
-    by=PARTITIONS,
-)
-def test_expressions_of_arrow(lake_format, drawn, how, by):
-    rows, asked = drawn
+@given(drawn=conditions(), how=st.lists(st.sampled_from(["&", "|", "~"]), min_size=3, max_size=3))
+def test_expressions_of_arrow(lake_format, drawn, how):
+    asked, by, rows = drawn
     bound = parse_filter(joined(asked, how)).bound(SCHEMA)
     require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
 
