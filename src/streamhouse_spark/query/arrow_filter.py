@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.query.predicate_tree import ANYTHING, FALSE, NULL, Bounds, family_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ArrowFilter:
     """See `Node`. Nobody but Arrow looks into an expression: it is asked as it asks itself of Parquet row groups.
 
@@ -23,7 +24,8 @@ class ArrowFilter:
     schema: pa.Schema
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        guarantee = _guarantee(bounds, self.schema)
+        asked = {name: found for name, found in bounds.items() if name in self._named}
+        guarantee = _guarantee(asked, self.schema)
         return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
 
     def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
@@ -41,9 +43,18 @@ class ArrowFilter:
         return None
 
     def columns(self) -> frozenset[str]:
-        """Those whose names its text has: all that it speaks of by name, perhaps more."""
+        return self._named
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """Those whose names its text has: all that it speaks of by name, perhaps more.
+
+        Arrow simplifies comparisons with NaN wrongly: beside one, floats are left to the rows.
+        """
         text = str(self.expression)
-        return frozenset(name for name in self.schema.names if name in text)
+        has_nan = "nan" in text.casefold()
+        named = (field for field in self.schema if field.name in text)
+        return frozenset(field.name for field in named if not (has_nan and pa.types.is_floating(field.type)))
 
 
 def _guarantee(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
