@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.forks import cached_property
 from streamhouse_spark.query.predicate_tree import ANYTHING, FALSE, NULL, Bounds, family_of
 
 
