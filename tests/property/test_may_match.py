@@ -26,17 +26,17 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from streamhouse_spark.datasource.catalog.pruning import column_types
-from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
-from streamhouse_spark.filters import parse_filter
+from streamhouse_spark.datasource.catalog.scan.pruning import column_types
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.lake.file_match import file_may_match
-from streamhouse_spark.lake.iceberg_partitions import PartitionFilter as IcebergFilter
-from streamhouse_spark.lake.iceberg_schema import iceberg_schema
-from streamhouse_spark.log.segment_match import segment_may_match
+from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as IcebergFilter
+from streamhouse_spark.lake.iceberg.schema import iceberg_schema
+from streamhouse_spark.log.segments.match import segment_may_match
+from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import Node, planned_value
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
-from unit.datasource.catalog.test_pruning import STATE, file_of, segment_of
+from unit.datasource.catalog.scan.test_pruning import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
 LIMITS = settings(max_examples=200, derandomize=True, deadline=None)
@@ -152,8 +152,8 @@ def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tu
     from pypaimon.table.row.binary_row import BinaryRow
     from pypaimon.table.row.generic_row import GenericRow, GenericRowSerializer
 
-    from streamhouse_spark.lake.paimon_partitions import PartitionFilter
-    from streamhouse_spark.lake.paimon_schema import new_field
+    from streamhouse_spark.lake.paimon.partitions import PartitionFilter
+    from streamhouse_spark.lake.paimon.schema import new_field
 
     every = [new_field(i, column, iter(range(100, 200))) for i, column in enumerate(TABLE.columns)]
     fields = [field for name in by for field in every if field.name == name]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from streamhouse_spark.lake.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.log.metadata_columns import BUCKET
+from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.log.segments.metadata_columns import BUCKET
 from streamhouse_spark.query.predicate_tree import Bounds, Node, exactly, may_match, ordered
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.forks import cached_property
+from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.query.predicate_tree import ANYTHING, FALSE, NULL, Bounds, family_of
 
 

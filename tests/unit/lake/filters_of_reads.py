@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamhouse_spark.filters import parse_filter
+from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def filter_of(schema: TableSchema, *predicates: tuple[str, str, Any]) -> Node:

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from interop.lake_cases import by_bucket, lake_of, write_round
-from streamhouse_spark.clock import World
-from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.model import LakeFile
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.properties import LakeFormat
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 FIRST_DAY = 20_000
 """Larger than what else stands in the lake's binary form of a date."""

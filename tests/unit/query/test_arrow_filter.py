@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.log.statistics import stats_bounds
+from streamhouse_spark.log.segments.statistics import stats_bounds
 from streamhouse_spark.query.arrow_filter import ArrowFilter
 from streamhouse_spark.query.predicate_tree import may_match
 

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.table import Table
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.scans import Scans, tier
 
 DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]

@@ -1,0 +1,123 @@
+"""Planning reads of an Iceberg table: which files of which snapshot, and where the columns are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
+from streamhouse_spark.lake.iceberg.schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
+    """The schema that was current when the snapshot was made."""
+    found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
+    return found or metadata.schema()
+
+
+def projection(
+    lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+) -> LakeProjection:
+    """How to read the lake's columns as the table's, by their ids.
+
+    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
+    Raises `SchemaMismatchError` for a column that is not there.
+    """
+    of_lake = lake_schema(lake)
+    if schema is None:
+        wanted = TableSchema(tuple(_as_in_table(column, lake, table, known) for column in of_lake.columns))
+        field_ids = {column.id: column.id for column in wanted.columns}
+    else:
+        wanted = schema
+        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
+    if columns is not None:
+        wanted = wanted.select(columns)
+    names = {column.id: column.name for column in of_lake.columns}
+    found = tuple(field_ids.get(column.id) for column in wanted.columns)
+    lake_names = (
+        None if schema is not None and column.id in known.ambiguous else names.get(-1 if i is None else i, column.name)
+        for column, i in zip(wanted.columns, found, strict=True)
+    )
+    return LakeProjection(wanted, found, tuple(lake_names))
+
+
+def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
+    """How to read all columns of the table from its newest files."""
+    return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
+
+
+def _as_in_table(column: Column, lake: Schema, table: TableSchema, known: ColumnMap) -> Column:
+    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    column_id = known.columns().get(column.id)
+    own = next((c for c in table.columns if c.id == column_id), None)
+    if own is None or not is_stored_as(own.type, lake.find_type(column.id)):
+        return column
+    return Column(column.id, column.name, own.type, column.nullable, column.comment)
+
+
+def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        kept = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        shown = ", ".join(str(s.snapshot_id) for s in kept[-5:]) or "none"
+        raise SnapshotExpiredError(
+            f"lake table {metadata.location} has no snapshot {snapshot_id}: it was expired or never there; the newest "
+            f"kept are {shown}; choose one of them"
+        )
+    return snapshot
+
+
+def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
+    """The data files of a snapshot in the partitions chosen, all by default, each with its deletes.
+
+    Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
+    and deletes that cannot be read here, `SnapshotExpiredError`.
+    """
+
+    def is_asked(entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
+
+    planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
+    with lake_metadata(table.location()):
+        manifests = manifests_of(table.io, snapshot)
+        data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
+        deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
+        try:
+            tasks = list(planner.plan_files([*data, *deletes], is_asked))
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise
+            raise LakeMismatchError(
+                f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
+                "compact the table with the engine that wrote them"
+            ) from error
+    for task in tasks:
+        if task.file.file_format != FileFormat.PARQUET:
+            raise LakeMismatchError(
+                f"lake file {task.file.file_path} of {table.location()} is {task.file.file_format.value}, only PARQUET "
+                "is read here; rewrite it with the engine that wrote it"
+            )
+    return tasks
+
+
+def position_deletes(delete: DataFile, location: str) -> str:
+    if delete.content != DataFileContent.POSITION_DELETES or delete.file_format != FileFormat.PARQUET:
+        raise LakeMismatchError(
+            f"lake table {location} has deletes of a kind that cannot be read here ({delete.file_path}); compact the "
+            "table with the engine that wrote them"
+        )
+    return delete.file_path

@@ -1,0 +1,119 @@
+"""Statistics of a segment's rows, in the JSON form of the commit record.
+
+``[min, max, null count]`` per column; min and max are null where every value is. Dates are days, timestamps
+microseconds, decimals strings. A column whose floats hold NaN has no statistics: NaN is not between any two numbers.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.query.predicate_tree import ONLY_NULLS, Bounds, family_of, ordered
+from streamhouse_spark.schema.literals import value_to_json
+
+PARTITIONS_MAX = 64
+STRING_CHARS_MAX = 64
+
+
+def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> dict[str, list[Any]]:
+    out = {}
+    for name in columns:
+        column = rows.column(name)
+        stats = _column_stats(column)
+        if stats is not None:
+            out[name] = stats
+    return out
+
+
+def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
+    """The statistics of rows that were looked at part by part; none of a column that lacks them in some part."""
+    out = {}
+    for name in parts[0] if parts else ():
+        found = [part[name] for part in parts if name in part]
+        if len(found) == len(parts):
+            order = decimal.Decimal if pa.types.is_decimal(schema.field(name).type) else None
+            lows, highs = ([bounds[i] for bounds in found if bounds[i] is not None] for i in (0, 1))
+            low, high = min(lows, key=order, default=None), max(highs, key=order, default=None)
+            out[name] = [low, high, sum(bounds[2] for bounds in found)]
+    return out
+
+
+def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return None
+    bounds = pc.min_max(_comparable(column))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if isinstance(low, float) and not (abs(low) != float("inf") and abs(high) != float("inf")):
+        return None  # JSON has no infinity
+    if isinstance(low, str) and max(len(low), len(high)) > STRING_CHARS_MAX:
+        return None
+    if isinstance(low, decimal.Decimal):
+        low, high = str(low), str(high)
+    return [low, high, column.null_count]
+
+
+def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Dates and timestamps as their integers, which JSON holds and every engine compares alike."""
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def collect_partitions(
+    rows: pa.Table | pa.RecordBatch, partition_by: Sequence[str]
+) -> tuple[tuple[Any, ...], ...] | None:
+    """The distinct partition values in JSON form, None where there are more than 64 or none are defined."""
+    if not partition_by:
+        return None
+    keys = pa.table({name: rows.column(name) for name in partition_by})
+    found = distinct(keys)
+    if found.num_rows > PARTITIONS_MAX:
+        return None
+    columns = [[value_to_json(v) for v in _comparable(found.column(name)).to_pylist()] for name in partition_by]
+    return tuple(zip(*columns, strict=True))
+
+
+def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
+    """What `collect_partitions` says of rows that were looked at part by part."""
+    found: dict[tuple[Any, ...], None] = {}
+    for part in parts:
+        if part is None:
+            return None
+        found.update(dict.fromkeys(part))
+    return tuple(found) if len(found) <= PARTITIONS_MAX else None
+
+
+def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
+    """Bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
+    low, high, nulls = stats
+    if low is None:
+        return ONLY_NULLS
+    low, high = stored_value(low, data_type), stored_value(high, data_type)
+    if low is None or high is None:
+        return Bounds(may_be_null=bool(nulls), may_have_value=nulls < num_rows)
+    return Bounds(ordered(low), ordered(high), may_be_null=bool(nulls), may_have_value=nulls < num_rows)
+
+
+def stored_value(value: Any, data_type: pa.DataType) -> Any:
+    """A value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
+    try:
+        match family_of(data_type):
+            case "number":
+                return decimal.Decimal(value) if pa.types.is_decimal(data_type) else int(value)
+            case "float":
+                return float(value)
+            case "binary":
+                return bytes.fromhex(value)
+            case "string" | "boolean" | "date" | "timestamp" | "timestamp_ntz":
+                return value
+    except (ValueError, TypeError, ArithmeticError):
+        return None
+    return None
