@@ -17,6 +17,7 @@ from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from unit.lake.filters_of_reads import filter_of
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,8 @@ def test_no_reader_prunes_a_row_that_matches(duck, storage, path, name):
     for value in [values[0], values[len(values) // 2], values[-1]]:
         scalar = pa.scalar(value, EVERY_TYPE.arrow.field(name).type)
         expected = pc.sum(pc.equal(rows[name], scalar)).as_py()
-        predicate = [(name, "=", value)]
-        ours = lake.to_arrow(lake.plan_read(predicates=predicate), filter=pc.field(name) == scalar)
+        plan = lake.plan_read(node=filter_of(EVERY_TYPE, (name, "=", value)))
+        ours = lake.to_arrow(plan, filter=pc.field(name) == scalar)
         assert ours.num_rows == expected, value
         if name != "a_float":  # pyiceberg compares 32-bit floats as 64-bit ones
             assert alone.scan(row_filter=EqualTo(name, value)).to_arrow().num_rows == expected, value

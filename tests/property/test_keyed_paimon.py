@@ -21,6 +21,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from unit.lake.filters_of_reads import filter_of
 
 DAYS = [dt.date(2026, 1, 1), dt.date(1969, 12, 31)]
 TAGGED = "day date not null, id smallint not null, tag string not null, name string, n bigint"
@@ -131,7 +132,7 @@ class History:
         then = [row[: self.num_own] for row in self.then[number]]
         assert [row[: self.num_own] for row in rows_of(older, table.state.schema)] == then
         n = rng.randrange(9)
-        plan = lake.plan_read(columns=["n", "name"], predicates=[("n", "=", n)])
+        plan = lake.plan_read(columns=["n", "name"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
         matching = lake.to_arrow(plan, filter=pc.field("n") == n)
         place = table.state.schema.names.index("n")
         names = sorted((row[place - 1] for row in found if row[place] == n), key=repr)

@@ -71,7 +71,7 @@ def _union(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]
     if plan is not None:
         yield from _lake_rows(table, plan, projection)
     for bucket, offsets in pin.hot.items():
-        split = plan_range(pin.state, bucket, offsets, projection.filter)
+        split = plan_range(pin.state, bucket, offsets, projection.node)
         for found in read_split(table.storage, split, pin.state.schema, projection.read_columns):
             yield projection.finish(projection.filtered(pa.Table.from_batches([found.batch])))
 

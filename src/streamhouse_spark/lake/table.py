@@ -27,7 +27,6 @@ from streamhouse_spark.lake.model.values import (
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
@@ -35,6 +34,7 @@ from streamhouse_spark.lake.parquet.merge_on_read import read_split
 from streamhouse_spark.lake.reader import read_log_range, read_plan
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
@@ -221,16 +221,26 @@ class LakeTable(ABC):
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
+        """Plan the files that can hold rows of the filter ``node``, which is in the names of ``schema``.
+
+        Whoever reads them filters rows. Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns.
+        """
 
     @abstractmethod
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
-        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``.
+        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``
+        and of the filter.
 
         Raises as `plan_read` does.
         """

@@ -25,6 +25,18 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
+from streamhouse_spark.query.arrow_filter import ArrowFilter
+from streamhouse_spark.query.predicate_tree import (
+    UNKNOWN,
+    And,
+    Compare,
+    In,
+    IsNull,
+    Node,
+    Not,
+    OfNumbers,
+    planned_value,
+)
 
 Predicate = tuple[str, str, Any]
 
@@ -47,7 +59,6 @@ class Filter:
 
     given: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
-    """Where it was given as such: these prune lake files."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """The filter for rows of this schema: names in its spelling, values compared as its types.
@@ -59,9 +70,9 @@ class Filter:
         terms = [_term(*one) for one in asked]
         if self.given is not None:
             terms.append(self.given)
-        predicates = tuple(found for found in (_pruning(*one) for one in asked) if found is not None)
         columns = tuple(f.name for f in fields) if self.given is None else None
-        bound = BoundFilter(reduce(operator.and_, terms), predicates, columns)
+        node = And(tuple(_node(*one) for one in asked)) if self.given is None else ArrowFilter(self.given, schema)
+        bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)
         return bound
 
@@ -69,8 +80,8 @@ class Filter:
 @dataclass(frozen=True, slots=True)
 class BoundFilter:
     expression: pc.Expression
-    predicates: tuple[Predicate, ...] = ()
-    """What all of its rows satisfy, with values of the columns' own types: may be compared with bounds of files."""
+    node: Node
+    """What all of its rows satisfy: says which files and segments can hold some."""
     columns: tuple[str, ...] | None = None
     """The columns that it needs; None where that is not known."""
 
@@ -146,33 +157,38 @@ def _members(column: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _pruning(field: pa.Field, name: str, value: Any) -> Predicate | None:
-    """A predicate that all rows of this one satisfy, with values of the column's type; None where there is none such.
+def _node(field: pa.Field, name: str, value: Any) -> Node:
+    """What all rows of the predicate satisfy, with values of the column's type, so that rounding loses no row.
 
-    Whoever compares it with the bounds of a file need not convert anything, where rounding would lose rows. Bounds do
-    not speak of NaN, and not reliably of infinities.
+    Bounds do not speak reliably of infinities.
     """
     kind = field.type
     if name in ("is null", "not null"):
-        return field.name, name, None
+        return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
         members = [_member(field, v) for v in _members(field.name, value) if v is not None]
-        known = [_in_utc(m) for m in members if m is not None]
-        return (field.name, name, known) if all(_has_bounds(m) for m in known) else None
+        known = [planned_value(_in_utc(m)) for m in members if m is not None]
+        return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
     if _is_exact(kind) and _is_number(value):
         number = _exact(value, kind)
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
-        return None if scalar is None or folded is None else (field.name, folded, scalar.as_py())
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, scalar.as_py())
     if pa.types.is_floating(kind):
         found = _float(value) if _is_number(value) else None
-        is_known = found is not None and math.isfinite(found) and name != "!="  # of which NaN is one
-        return (field.name, name, found) if is_known else None
+        return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
     try:
-        return field.name, name, _in_utc(_member(field, value))
+        return _compare(field.name, name, planned_value(_in_utc(_member(field, value))))
     except InvalidOptionError:  # Arrow may know how to compare them
-        return None
+        return UNKNOWN
+
+
+def _compare(column: str, name: str, value: Any) -> Node:
+    if name == "!=":
+        return Not(Compare("=", column, value))
+    compared = Compare(name, column, value)
+    return OfNumbers(compared) if isinstance(value, float) else compared
 
 
 def _has_bounds(value: Any) -> bool:

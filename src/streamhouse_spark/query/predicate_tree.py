@@ -1,15 +1,22 @@
-"""Filters of a query as Spark pushes them, and what is known of them before any row is read. Pure.
+"""Filters as trees, and the one answer to "may any row match?" before a row is read. Pure.
+
+The filters that Spark pushes and those of the Python interface become such trees. Segments, lake files and manifests of
+lake files say of each column an interval; whoever plans a read asks `may_match` of these, and of nothing else.
 
 A filter on rows whose columns are known only as intervals may be true, false or null: `Node.outcomes` says which of the
 three it can be for at least one such row, never too few. Rows for which the filter cannot be true need not be read.
-Values compare as in Spark: NaN equals itself and is above every number, and -0.0 equals 0.0.
+Values compare as in Spark: NaN equals itself and is above every number, and -0.0 equals 0.0. Dates are days, timestamps
+microseconds.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
 
 TRUE, FALSE, NULL = 1, 2, 4
 ANYTHING = TRUE | FALSE | NULL
@@ -26,8 +33,13 @@ class Bounds:
     high: Any = None
     may_be_null: bool = True
     may_have_value: bool = True
+    may_be_nan: bool = False
+    """Whether there may be NaN besides, of which the interval then says nothing."""
 
 
+_NAN: Final = (1, 0.0)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
 UNKNOWN_BOUNDS = Bounds()
 ONLY_NULLS = Bounds(may_have_value=False)
 
@@ -40,8 +52,30 @@ def exactly(value: Any) -> Bounds:
 def ordered(value: Any) -> Any:
     """The value in a form that compares as Spark does: floats with NaN above all numbers."""
     if isinstance(value, float):
-        return (1, 0.0) if value != value else (0, value)  # noqa: PLR0124 - NaN
+        return _NAN if value != value else (0, value)  # noqa: PLR0124 - NaN
     return value
+
+
+def planned_value(value: Any) -> Any:
+    """Days and microseconds as integers, all else as it is."""
+    if isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    return value
+
+
+def family_of(column: pa.DataType) -> str | None:
+    """Which values a column of the type compares with; None for types without an order that is used here."""
+    types = pa.types
+    if types.is_integer(column) or types.is_decimal(column):
+        return "number"
+    if types.is_floating(column):
+        return "float"
+    if types.is_timestamp(column):
+        return "timestamp" if column.tz else "timestamp_ntz"
+    simple = {pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"}
+    return simple.get(column)
 
 
 class Node(Protocol):
@@ -158,7 +192,7 @@ class Compare:
         of_null = FALSE if self.operator == "<=>" else NULL
         possible = of_null if found.may_be_null else 0
         if found.may_have_value:
-            possible |= _INTERVALS[self.operator](found.low, found.high, ordered(self.value))
+            possible |= _compared(self.operator, found, ordered(self.value))
         return possible
 
     def values_of(self, column: str) -> frozenset[Any] | None:
@@ -166,6 +200,24 @@ class Compare:
 
     def columns(self) -> frozenset[str]:
         return frozenset([self.column])
+
+
+@dataclass(frozen=True, slots=True)
+class OfNumbers:
+    """A comparison that NaN never satisfies, as in Arrow."""
+
+    child: Compare
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = bounds.get(self.child.column, UNKNOWN_BOUNDS)
+        of_numbers = self.child.outcomes({self.child.column: replace(found, may_be_nan=False)})
+        return of_numbers | (FALSE if found.may_have_value else 0)
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        return self.child.values_of(column)
+
+    def columns(self) -> frozenset[str]:
+        return self.child.columns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +232,7 @@ class In:
         of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
         possible = of_null if found.may_be_null else 0
         if found.may_have_value:
-            each = [_equals(found.low, found.high, ordered(value)) for value in self.values]
+            each = [_compared("=", found, ordered(value)) for value in self.values]
             possible |= TRUE if any(one & TRUE for one in each) else 0
             if all(one & FALSE for one in each):
                 possible |= NULL if self.has_null else FALSE
@@ -271,6 +323,12 @@ _INTERVALS = {
     "ENDS_WITH": _ends_with,
     "CONTAINS": _contains,
 }
+
+
+def _compared(operator: str, found: Bounds, value: Any) -> int:
+    """The outcomes for values, which are there, against a value that is `ordered`."""
+    possible = _INTERVALS[operator](found.low, found.high, value)
+    return possible | _INTERVALS[operator](_NAN, _NAN, value) if found.may_be_nan else possible
 
 
 def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:

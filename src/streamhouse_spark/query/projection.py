@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.query.filters import Filter, Predicate, find_field, parse_filter
+from streamhouse_spark.query.filters import Filter, find_field, parse_filter
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_selection import matching
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -24,7 +25,8 @@ class Projection:
     columns: tuple[str, ...]
     read_columns: tuple[str, ...] | None
     filter: pc.Expression | None = None
-    predicates: tuple[Predicate, ...] = ()
+    node: Node = ALWAYS_TRUE
+    """The filter for whoever leaves out files and segments."""
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
@@ -35,14 +37,13 @@ class Projection:
         """
         names = schema.names if columns is None else _names(schema.arrow, columns)
         bound = filter_.bound(schema.arrow) if filter_ is not None else None
-        predicates = bound.predicates if bound is not None else ()
         out = pa.schema([schema.arrow.field(n) for n in names])
         needed = bound.columns if bound is not None else ()
         if columns is None or needed is None:
             read: tuple[str, ...] | None = None  # an expression does not say which columns it needs
         else:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
-        return cls(out, names, read, bound.expression if bound is not None else None, predicates)
+        return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
 
     def filtered(self, table: pa.Table) -> pa.Table:
         return table if self.filter is None else matching(table, self.filter)

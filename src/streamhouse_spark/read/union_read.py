@@ -109,7 +109,7 @@ def planned_lake(
     plan = table.open_lake().plan_read(
         snapshot_id=pin.lake.snapshot_id,
         columns=projection.read_columns if columns is None else columns,
-        predicates=projection.predicates,
+        node=projection.node,
         schema=pin.state.schema,
     )
     require_recorded(pin.state, pin.lake, plan.snapshot)
@@ -119,7 +119,7 @@ def planned_lake(
 def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     """See `Table.read_hot`."""
     wanted = pin.state.schema
-    splits = [plan_range(pin.state, bucket, offsets, projection.filter) for bucket, offsets in pin.hot.items()]
+    splits = [plan_range(pin.state, bucket, offsets, projection.node) for bucket, offsets in pin.hot.items()]
     records = InlineRecords(table.storage, table.uuid)
     records.expect(segment for split in splits for segment in split.segments)
     for split in splits:

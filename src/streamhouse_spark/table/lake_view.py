@@ -111,7 +111,7 @@ class LakeView:
         return self._lake.with_state(state).plan_read(
             snapshot_id=as_of_snapshot,
             columns=projection.read_columns,
-            predicates=projection.predicates,
+            node=projection.node,
             schema=state.schema,
         )
 

@@ -13,6 +13,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.table.views import open_view
+from unit.lake.filters_of_reads import filter_of
 
 NAME = "sales.orders"
 BIG = 2**40
@@ -200,7 +201,7 @@ class TestTypes:
             assert rows_of(table.to_arrow(filter=[("v", "<=", low)], columns=["id"])) == [{"id": 1}, {"id": 2}]
             assert table.to_arrow(filter=[("v", ">", low)], columns=["id"]).to_pylist() == [{"id": 3}]
             tier(table)
-        plan = table.open_lake().plan_read(predicates=[("v", ">", low)])
+        plan = table.open_lake().plan_read(node=filter_of(table.state.schema, ("v", ">", low)))
         assert sum(split.num_rows for split in plan.splits) == 2, "bounds of the older file still leave it out"
         assert [row["v"] for row in rows_of(table.lake.to_arrow())] == [low, low, high]
         assert table.lake.to_arrow().schema == table.schema
@@ -320,7 +321,7 @@ class TestReaders:
         table.alter(rename_columns={"a": "b", "b": "a"})
         table.stager()._inline_bytes_max = 0
         table.append([{"a": 7, "b": 7}])
-        found = plan_range(table.refresh(), 0, OffsetRange(0, 2), pc.field("a") == 100)
+        found = plan_range(table.refresh(), 0, OffsetRange(0, 2), filter_of(table.state.schema, ("a", "=", 100)))
         assert [s.schema_id for s in found.segments] == [1]
         assert table.to_arrow(filter=pc.field("a") == 100).to_pylist() == [{"b": 1, "a": 100}]
 

@@ -14,6 +14,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from unit.lake.filters_of_reads import filter_of
 
 EIGHT = [(i, f"n{i}", i) for i in range(8)]
 DAYS = TableSchema.of("day date not null, id bigint not null, tag string not null, n bigint")
@@ -98,7 +99,7 @@ class KeyedContract:
         items.tier()
         lake = items.lake()
         for n in (*range(8), 100):
-            plan = lake.plan_read(columns=["name", "n"], predicates=[("n", "=", n)])
+            plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
             found = lake.to_arrow(plan, filter=pc.field("n") == n)
             assert found.schema.names == ["name", "n"]
             if n == 100:
@@ -107,7 +108,7 @@ class KeyedContract:
                 assert found.to_pylist() == [{"name": f"n{n}", "n": n}] * (n not in (1, 2, 3))
         plan = lake.plan_read(columns=["name"])
         assert sorted(lake.to_arrow(plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
-        assert lake.plan_read(predicates=[("id", ">", 1000)]).splits == ()
+        assert lake.plan_read(node=filter_of(lake.place.spec.schema, ("id", ">", 1000))).splits == ()
 
     def test_what_a_round_says_travels_as_json(self, items):
         items.change([(1, "b", 1)], [(3,)])

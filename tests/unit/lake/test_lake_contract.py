@@ -27,7 +27,6 @@ from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
     InvalidNameError,
-    InvalidOptionError,
     LakeMismatchError,
     LakeRolledBackError,
     OffsetsTrimmedError,
@@ -37,7 +36,9 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import file_writer as data_file
+from streamhouse_spark.query.predicate_tree import UNKNOWN
 from streamhouse_spark.schema.table_schema import TableSchema
+from unit.lake.filters_of_reads import filter_of
 
 PARTITION_TYPES = [n for n in EVERY_TYPE.names if n in ("a_byte", "a_short", "an_int", "a_string", "a_date")]
 """Columns that every format can be partitioned by."""
@@ -238,17 +239,16 @@ class LakeContract:
         lake = self.lake(store)
         for i in range(4):
             tier(lake, _plain_rows(10 * i, 10))
-        plan = lake.plan_read(columns=["name", "id"], predicates=[("id", ">=", 30), ("name", "not null", None)])
+        schema = lake.place.spec.schema
+        node = filter_of(schema, ("id", ">=", 30), ("name", "not null", None))
+        plan = lake.plan_read(columns=["name", "id"], node=node)
         assert len(plan.splits) == 1
         read = lake.to_arrow(plan, filter=pc.field("id") > 37)
         assert read.schema.names == ["name", "id"]
         assert read["id"].to_pylist() == [38, 39]
         predicates = [("id", "in", [1, 25]), ("ID", "is null", None), ("id", "=", 39), ("id", "<", 10), ("id", "!=", 3)]
-        assert [len(lake.plan_read(predicates=[p]).splits) for p in predicates] == [2, 0, 1, 1, 4]
-        for predicate in [("id", "=", "not a number"), ("unknown", ">", 1), ("name", "in", [1, 2])]:
-            assert len(lake.plan_read(predicates=[predicate]).splits) == 4
-        with pytest.raises(InvalidOptionError, match="like"):
-            lake.plan_read(predicates=[("name", "like", "n%")])
+        assert [len(lake.plan_read(node=filter_of(schema, p)).splits) for p in predicates] == [2, 0, 1, 1, 4]
+        assert len(lake.plan_read(node=UNKNOWN).splits) == 4
         with pytest.raises(SchemaMismatchError, match="nme"):
             lake.plan_read(columns=["nme"])
 
@@ -263,11 +263,11 @@ class LakeContract:
         for value in [values[0], values[len(values) // 2], values[-1]]:
             for operator, compare in (("=", pc.equal), ("<", pc.less), (">=", pc.greater_equal), ("!=", pc.not_equal)):
                 scalar = pa.scalar(value, EVERY_TYPE.arrow.field(name).type)
-                plan = lake.plan_read(predicates=[(name, operator, value)])
+                plan = lake.plan_read(node=filter_of(EVERY_TYPE, (name, operator, value)))
                 wanted = rows.filter(compare(rows[name], scalar))
                 found = _read(lake, plan)
                 assert sorted_rows(found.filter(compare(found[name], scalar))) == sorted_rows(wanted), (value, operator)
-        nulls = lake.plan_read(predicates=[(name, "is null", None)])
+        nulls = lake.plan_read(node=filter_of(EVERY_TYPE, (name, "is null", None)))
         assert _read(lake, nulls)[name].null_count == rows[name].null_count
 
     def test_of_snapshots_with_one_time_the_newest_counts(self, store, clock, world):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -32,7 +31,8 @@ from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.location import IcebergPlace
-from streamhouse_spark.lake.iceberg.scan import plan_splits, plan_tasks, projection, require_snapshot, snapshot_schema
+from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
+from streamhouse_spark.lake.iceberg.scan_files import scan_files
 from streamhouse_spark.lake.iceberg.schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import LakeSnapshot, LakeSplit
@@ -80,7 +80,7 @@ class IcebergAdoption:
         columns = lake_schema(metadata.schema()).columns
         partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
         head = metadata.current_snapshot()
-        files = [task.file for task in plan_tasks(table, head, AlwaysTrue())] if head is not None else []
+        files = [task.file for task in plan_tasks(table, head)] if head is not None else []
         return Adoptable(
             location=table.location(),
             schema=TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1))),
@@ -121,7 +121,8 @@ class IcebergAdoption:
         known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
         how = projection(lake, known, examined.schema, None, examined.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
-        for split in plan_splits(table, snapshot, AlwaysTrue(), examined.num_buckets):
+        files = scan_files(table, snapshot, how, examined.num_buckets)
+        for split in (split for file in files for split in file.splits()):
             bucket = split.bucket if examined.bucket_key else 0
             if bucket is None:
                 raise LakeMismatchError(

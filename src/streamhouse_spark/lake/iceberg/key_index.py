@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from pyiceberg.conversions import to_bytes
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -15,9 +14,9 @@ from pyiceberg.transforms import IdentityTransform
 from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.partitions import decoded_bound
 from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.scan_files import decoded_bound
 from streamhouse_spark.lake.iceberg.schema import bucket_of, internal_value, partition_types
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.parquet.key_lookup import KeyProbe, best_probe
@@ -30,7 +29,7 @@ def live_files(
     """Each bucket's data files. A file whose partition does not say its bucket is in each of them."""
     found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs = table.metadata.specs()
-    for task in plan_tasks(table, snapshot, AlwaysTrue()):
+    for task in plan_tasks(table, snapshot):
         bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets)
         if bucket is not None and bucket not in found:
             continue

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    NotEqualTo,
-    NotNull,
-    Reference,
-)
-from pyiceberg.expressions.visitors import bind
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import FloatType
 
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, lake_schema
-from streamhouse_spark.lake.model.scan_files import row_group_parts
-from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit, Predicate
+from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
+from streamhouse_spark.lake.iceberg.schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -97,25 +80,24 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression, num_buckets: int) -> list[LakeSplit]:
-    """The data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
-    specs = table.metadata.specs()
-    tasks = plan_tasks(table, snapshot, row_filter)
-    buckets = (bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets) for task in tasks)
-    return [
-        split for task, bucket in zip(tasks, buckets, strict=True) for split in _splits(task, table.location(), bucket)
-    ]
+def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
+    """The data files of a snapshot in the partitions chosen, all by default, each with its deletes.
 
-
-def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[FileScanTask]:
-    """The data files of a snapshot that can hold rows of the filter, each with its deletes.
-
-    Raises `LakeMismatchError` for files and deletes that cannot be read here, `SnapshotExpiredError`.
+    Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
+    and deletes that cannot be read here, `SnapshotExpiredError`.
     """
-    planner = ManifestGroupPlanner(table.metadata, table.io, row_filter, case_sensitive=False)
+
+    def is_asked(entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
+
+    planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
     with lake_metadata(table.location()):
+        manifests = manifests_of(table.io, snapshot)
+        data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
+        deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
         try:
-            tasks = list(planner.plan_files(manifests_of(table.io, snapshot)))
+            tasks = list(planner.plan_files([*data, *deletes], is_asked))
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise
@@ -132,19 +114,6 @@ def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) 
     return tasks
 
 
-def _splits(task: FileScanTask, location: str, bucket: int | None) -> list[LakeSplit]:
-    file = task.file
-    deletes = tuple(sorted(position_deletes(delete, location) for delete in task.delete_files))
-    groups = row_group_parts(file.file_size_in_bytes, file.split_offsets or ())
-    if groups is None:
-        return [LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count, None, deletes, bucket)]
-    rows_per_byte = file.record_count / file.file_size_in_bytes
-    return [
-        LakeSplit(file.file_path, size_bytes, round(size_bytes * rows_per_byte), part, deletes, bucket)
-        for part, size_bytes in groups
-    ]
-
-
 def position_deletes(delete: DataFile, location: str) -> str:
     if delete.content != DataFileContent.POSITION_DELETES or delete.file_format != FileFormat.PARQUET:
         raise LakeMismatchError(
@@ -152,52 +121,3 @@ def position_deletes(delete: DataFile, location: str) -> str:
             "table with the engine that wrote them"
         )
     return delete.file_path
-
-
-# -- predicates -------------------------------------------------------------------------------------------------------
-
-_OPERATORS: dict[str, Any] = {
-    "=": EqualTo,
-    "==": EqualTo,
-    "!=": NotEqualTo,
-    "<": LessThan,
-    "<=": LessThanOrEqual,
-    ">": GreaterThan,
-    ">=": GreaterThanOrEqual,
-    "in": In,
-    "is null": lambda name, _: IsNull(term=Reference(name)),
-    "not null": lambda name, _: NotNull(term=Reference(name)),
-}
-
-
-def iceberg_filter(predicates: Sequence[Predicate], how: LakeProjection, current: Schema) -> BooleanExpression:
-    """Those of the predicates that can prune files, as one filter on ``current``, the names of which may be others.
-
-    ``how`` reads all columns that they may speak of. A predicate on a column that is not there, or with a value of
-    another type, prunes nothing: filtering rows decides. Raises `InvalidOptionError` for an unknown operator.
-    """
-    ids = {column.name.casefold(): i for column, i in zip(how.schema.columns, how.field_ids, strict=True)}
-    names = {f.field_id: f.name for f in current.fields}
-    terms = [_term(names.get(ids.get(p[0].casefold()) or -1), p[1], p[2], current) for p in predicates]
-    return And(AlwaysTrue(), AlwaysTrue(), *(term for term in terms if term is not None))
-
-
-def _term(name: str | None, operator: str, value: Any, schema: Schema) -> BooleanExpression | None:
-    operator = operator.lower()
-    if operator not in _OPERATORS:
-        raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {', '.join(_OPERATORS)}")
-    if name is None:
-        return None
-    values = value if operator == "in" else [value]
-    if isinstance(schema.find_type(name), FloatType) and any(_is_beyond_floats(v) for v in values):
-        return None  # pyiceberg takes them for less, or more, than infinity
-    try:
-        term: BooleanExpression = _OPERATORS[operator](name, value)
-        bind(schema, term, case_sensitive=False)
-    except (ValueError, TypeError, ArithmeticError):
-        return None
-    return term
-
-
-def _is_beyond_floats(value: Any) -> bool:
-    return isinstance(value, int | float) and not FloatType.min <= value <= FloatType.max

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pyiceberg import types as ice
-from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table
@@ -15,38 +13,41 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.iceberg.partitions import PartitionFilter, decoded_bound, field_types
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-
-_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
-    ice.IntegerType: (4,),
-    ice.LongType: (4, 8),
-    ice.FloatType: (4,),
-    ice.DoubleType: (4, 8),
-    ice.DateType: (4,),
-    ice.TimestampType: (8,),
-    ice.TimestamptzType: (8,),
-}
 
 
 def scan_files(
-    table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
+    table: Table,
+    snapshot: Snapshot,
+    how: LakeProjection,
+    num_buckets: int,
+    statistics_of: Sequence[str] = (),
+    node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """All data files of the snapshot; statistics for these columns of the table, all of which ``how`` reads."""
+    """The data files of the snapshot that can hold rows of the filter, from the manifests that can name such files.
+
+    Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
+    """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
-    types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
-    types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
+    types = field_types(table.metadata)
+    looked_at = {*statistics_of, *node.columns()}
     wanted = {
         field_id: cast("ice.PrimitiveType", types[field_id])
         for field_id, name in names.items()
-        if name in set(statistics_of) and isinstance(types.get(field_id), ice.PrimitiveType)
+        if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
-    tasks = plan_tasks(table, snapshot, AlwaysTrue())
-    return tuple(_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+    chosen = PartitionFilter(node, names, how.schema, table.metadata) if node.columns() else None
+    tasks = plan_tasks(table, snapshot, chosen)
+    files = (_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+    return tuple(file for file in files if file_may_match(file, how.schema, node))
 
 
 def _scan_file(
@@ -92,20 +93,6 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
         (file.value_counts or {}).get(field_id),
         (file.nan_value_counts or {}).get(field_id),
     )
-
-
-def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """The bound as a value; None where it was written for another type of the column, or cannot be read.
-
-    A bound of a type that was widened since is that of the narrower one.
-    """
-    widths = _WIDTHS_BYTES.get(type(field_type))
-    if data is None or (widths is not None and len(data) not in widths):
-        return None
-    try:
-        return from_bytes(cast("ice.PrimitiveType", field_type), data)
-    except (ValueError, TypeError, ArithmeticError, LookupError):
-        return None
 
 
 def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:

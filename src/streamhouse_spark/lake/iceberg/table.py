@@ -25,13 +25,7 @@ from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES, meta
 from streamhouse_spark.lake.iceberg.offsets import log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
 from streamhouse_spark.lake.iceberg.round import commit_round, planned_files, write_context
-from streamhouse_spark.lake.iceberg.scan import (
-    iceberg_filter,
-    plan_splits,
-    projection,
-    require_snapshot,
-    snapshot_schema,
-)
+from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
@@ -43,7 +37,6 @@ from streamhouse_spark.lake.model.values import (
     LakeFile,
     LakePlan,
     LakeSnapshot,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import FoundOffsets
@@ -52,6 +45,7 @@ from streamhouse_spark.lake.snapshot_times import latest_ms
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -146,7 +140,7 @@ class IcebergLake(LakeTable):
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
         table = self.place.find()
@@ -162,9 +156,8 @@ class IcebergLake(LakeTable):
         if snapshot is None:
             return LakePlan(None, how, ())
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        row_filter = iceberg_filter(predicates, every, metadata.schema())
-        splits = plan_splits(table, snapshot, row_filter, self.place.spec.num_buckets)
-        return LakePlan(self._described(metadata, snapshot), how, tuple(splits))
+        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, node=node)
+        return LakePlan(self._described(metadata, snapshot), how, tuple(s for file in files for s in file.splits()))
 
     def _no_table(self, snapshot_id: int | None) -> SnapshotExpiredError:
         return SnapshotExpiredError(
@@ -172,7 +165,13 @@ class IcebergLake(LakeTable):
         )
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
         table = self.place.find()
         if table is None:
@@ -182,7 +181,7 @@ class IcebergLake(LakeTable):
         known = iceberg_columns(table.metadata, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(table, snapshot, every, statistics_of, self.place.spec.num_buckets)
+        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, statistics_of, node)
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 

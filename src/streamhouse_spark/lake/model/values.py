@@ -24,11 +24,6 @@ COMMIT_USER = "__streamhouse_lake_tiering"
 NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 
 Filter: TypeAlias = "pc.Expression | None"
-Predicate: TypeAlias = tuple[str, str, Any]
-"""``(column, operator, value)`` with one of ``= != < <= > >= in``, or with ``is null`` or ``not null`` and None.
-
-Predicates decide which files are planned; rows are filtered by whoever reads them.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from streamhouse_spark.core.places import plain_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.parquet.access import StorageFiles
 
 ADD: Final = 0
@@ -31,10 +32,14 @@ def key_of(entry: ManifestEntry) -> FileKey:
 
 
 class MetadataReader:
-    """Reads manifests of one state of the table. Raises `CorruptDataError`, `SnapshotExpiredError`."""
+    """Reads manifests of one state of the table, for the files of the partitions that are chosen, all by default.
 
-    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+    Raises `CorruptDataError`, `SnapshotExpiredError`.
+    """
+
+    def __init__(self, table: PaimonTable, files: PaimonFiles, chosen: PartitionFilter | None = None) -> None:
         self._table = table
+        self._chosen = chosen
         self._files = files
         self._store = table.store(files)
         self._folder = f"{table.location}/manifest"
@@ -56,7 +61,8 @@ class MetadataReader:
 
     def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
         """The data files of a snapshot, with their statistics. Raises `LakeMismatchError` for what is not read here."""
-        entries = self.left(self.manifests(snapshot))
+        chosen, manifests = self._chosen, self.manifests(snapshot)
+        entries = self.left([m for m in manifests if chosen is None or chosen.may_be_in(m)])
         for entry in entries:
             if entry.kind == DELETE:
                 raise LakeMismatchError(
@@ -90,7 +96,8 @@ class MetadataReader:
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
-            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=False)
+            reader, chosen = ManifestFileManager(self._store), self._chosen
+            found: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
         return found
 
     def _expect(self, name: str, size_bytes: int | None) -> None:

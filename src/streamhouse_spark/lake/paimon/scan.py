@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.file_match import file_may_match
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, Predicate
+from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
+from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.paimon.sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node, planned_value
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
-_MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def projection(
@@ -88,34 +86,39 @@ def scan_files(
     snapshot: Snapshot,
     lake: PaimonSchema,
     how: LakeProjection,
-    statistics_of: Sequence[str],
-) -> list[ScanFile]:
-    """All data files of the snapshot, in the order of their offsets; statistics for these columns of ``how``.
+    statistics_of: Sequence[str] = (),
+    node: Node = ALWAYS_TRUE,
+) -> tuple[ScanFile, ...]:
+    """The data files of the snapshot that can hold rows of the filter, in the order of their offsets.
 
-    ``how`` reads all columns of ``lake`` that matter.
+    Statistics are those of the filter's columns and of ``statistics_of``. ``how`` reads all columns of ``lake`` that
+    matter. Manifests are read only where one of their partitions can match.
 
     With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
     cannot be read here.
     """
-    reader = MetadataReader(table, PaimonFiles(place.files))
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
-    chosen = {name.casefold() for name in statistics_of}
-    wanted = {i for i, name in names.items() if name.casefold() in chosen}
+    looked_at = {*statistics_of, *node.columns()}
+    wanted = {i for i, name in names.items() if name in looked_at}
+    chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
+    reader = MetadataReader(table, PaimonFiles(place.files), chosen)
     entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
         found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
         return replace(found, field_names=names_in_file(table, lake, entry))
 
-    with paimon_metadata(table.location):
+    def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
-            return [described(entry) for entry in entries]
+            yield from map(described, entries)
+            return
         by = merged_by(key_projection(lake, table, place.spec))
-        found = [part for members in places_of(entries).values() for part in sections(members)]
-        return [
-            described(part[0]) if len(part) == 1 and is_raw(part[0]) else read_as_one([*map(described, part)], by)
-            for part in found
-        ]
+        for part in (part for members in places_of(entries).values() for part in sections(members)):
+            is_one = len(part) == 1 and is_raw(part[0])
+            yield described(part[0]) if is_one else read_as_one([*map(described, part)], by)
+
+    with paimon_metadata(table.location):
+        return tuple(file for file in files() if file_may_match(file, how.schema, node))
 
 
 def _scan_file(
@@ -155,15 +158,6 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     ]
 
 
-def planned_value(value: Any) -> Any:
-    """Days and microseconds as integers, as planners take them."""
-    if isinstance(value, dt.datetime):
-        return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
-    if isinstance(value, dt.date):
-        return (value - _EPOCH.date()).days
-    return value
-
-
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
     """What the columns are called in a file of another engine, which may have no field ids: as its own schema says.
 
@@ -192,58 +186,3 @@ def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> b
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))
-
-
-# -- predicates -------------------------------------------------------------------------------------------------------
-
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any, Any], bool]]] = {
-    "=": lambda low, high, value: low <= value <= high,
-    "==": lambda low, high, value: low <= value <= high,
-    "!=": lambda low, high, value: not low == high == value,
-    "<": lambda low, _, value: low < value,
-    "<=": lambda low, _, value: low <= value,
-    ">": lambda _, high, value: high > value,
-    ">=": lambda _, high, value: high >= value,
-    "in": lambda low, high, values: any(low <= value <= high for value in values),
-}
-"""Whether a value between the bounds can satisfy the operator."""
-_OF_NULLS: Final = ("is null", "not null")
-
-
-def may_match(file: ScanFile, predicates: Sequence[Predicate], schema: TableSchema) -> bool:
-    """Whether the file can hold a row that satisfies all of the predicates, in the names of ``schema``.
-
-    A predicate on a column that is not there, or with a value of another type, excludes nothing: filtering rows
-    decides. Raises `InvalidOptionError` for an unknown operator.
-    """
-    names = {name.casefold(): name for name in schema.names}
-    return all(
-        _may_match(file, names.get(name.casefold()), operator.lower(), value) for name, operator, value in predicates
-    )
-
-
-def _may_match(file: ScanFile, name: str | None, operator: str, value: Any) -> bool:
-    if operator not in _COMPARISONS and operator not in _OF_NULLS:
-        known = ", ".join([*_COMPARISONS, *_OF_NULLS])
-        raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {known}")
-    stats = _partition_statistics(file, name) or (file.statistics.get(name) if name else None)
-    if stats is None or stats.null_count is None:
-        return True
-    if operator == "is null":
-        return stats.null_count > 0
-    if stats.null_count == file.num_rows:
-        return False  # nulls satisfy nothing
-    if operator == "not null" or stats.low is None or stats.high is None:
-        return True
-    planned = [planned_value(one) for one in value] if operator == "in" else planned_value(value)
-    try:
-        return _COMPARISONS[operator](stats.low, stats.high, planned)
-    except TypeError:
-        return True
-
-
-def _partition_statistics(file: ScanFile, name: str | None) -> ColumnStatistics | None:
-    if name is None or name not in file.partition:
-        return None
-    value = file.partition[name]
-    return ColumnStatistics(value, value, file.num_rows if value is None else 0, file.num_rows)

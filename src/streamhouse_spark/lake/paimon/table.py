@@ -19,7 +19,6 @@ from streamhouse_spark.lake.model.values import (
     LakeFile,
     LakePlan,
     LakeSnapshot,
-    Predicate,
     WriteContext,
 )
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
@@ -33,12 +32,13 @@ from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metad
 from streamhouse_spark.lake.paimon.races import settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
-from streamhouse_spark.lake.paimon.scan import may_match, projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.reader import identity_projection
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -130,7 +130,7 @@ class PaimonLake(LakeTable):
         *,
         snapshot_id: int | None = None,
         columns: Sequence[str] | None = None,
-        predicates: Sequence[Predicate] = (),
+        node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
         table = self.place.find()
@@ -144,14 +144,18 @@ class PaimonLake(LakeTable):
         if snapshot is None:
             return LakePlan(None, how, ())
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        statistics_of = [name for name, _, _ in predicates]
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
-        splits = tuple(s for file in files if may_match(file, predicates, every.schema) for s in file.splits())
+        files = scan_files(self.place, table, snapshot, lake, every, node=node)
         held = (described if snapshot_id is None else described_then)(self.place, snapshot)
-        return LakePlan(held, how, splits)
+        return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
@@ -159,8 +163,8 @@ class PaimonLake(LakeTable):
         known = paimon_columns(table.schema, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
-        return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
+        return LakeScan(described_then(self.place, snapshot), how, files, same_by_name(table, how))
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
+from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
-from streamhouse_spark.log.segments.statistics import may_match
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -69,8 +69,11 @@ class LogSplit:
         )
 
 
-def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc.Expression | None = None) -> LogSplit:
-    """One split for ``offsets`` of a bucket. Raises `OffsetsTrimmedError` where the log no longer holds them all."""
+def plan_range(state: TableState, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE) -> LogSplit:
+    """One split for ``offsets`` of a bucket, of the segments that can hold rows of a filter.
+
+    Raises `OffsetsTrimmedError` where the log no longer holds them all.
+    """
     log = state.buckets[bucket]
     if offsets:
         require_not_truncated(state, bucket, offsets.start)
@@ -80,8 +83,8 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc
             "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
-    if filter_ is not None:
-        segments = tuple(s for s in segments if segment_may_match(state, s, filter_))
+    if node is not ALWAYS_TRUE:
+        segments = tuple(s for s in segments if segment_may_match(state, s, offsets, node))
     schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
 
@@ -102,15 +105,6 @@ def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
             f"by commit {state.truncation.commit} and begins at {state.first_offset(bucket)}; earlier rows are only "
             f"in older snapshots of its lake",
         )
-
-
-def segment_may_match(state: TableState, segment: Segment, filter_: pc.Expression) -> bool:
-    """False only if no row of the segment can satisfy the filter."""
-    if not segment.stats:
-        return True
-    if segment.schema_id != state.schema_id and not state.schema.keeps_columns_of(state.schemas[segment.schema_id]):
-        return True
-    return may_match(segment.stats, state.schema.arrow, filter_)
 
 
 def cut_split(split: LogSplit, target_bytes: int) -> list[LogSplit]:

@@ -1,4 +1,4 @@
-"""Statistics of a segment's rows, in the JSON form of the commit record, and pruning by them.
+"""Statistics of a segment's rows, in the JSON form of the commit record.
 
 ``[min, max, null count]`` per column; min and max are null where every value is. Dates are days, timestamps
 microseconds, decimals strings. A column whose floats hold NaN has no statistics: NaN is not between any two numbers.
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
-from streamhouse_spark.schema.literals import from_json, value_to_json
+from streamhouse_spark.query.predicate_tree import ONLY_NULLS, Bounds, family_of, ordered
+from streamhouse_spark.schema.literals import value_to_json
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64
@@ -90,39 +91,29 @@ def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tu
     return tuple(found) if len(found) <= PARTITIONS_MAX else None
 
 
-def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Expression) -> bool:
-    """False only if no row with these statistics can satisfy the filter.
+def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
+    """Bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
+    low, high, nulls = stats
+    if low is None:
+        return ONLY_NULLS
+    low, high = stored_value(low, data_type), stored_value(high, data_type)
+    if low is None or high is None:
+        return Bounds(may_be_null=bool(nulls), may_have_value=nulls < num_rows)
+    return Bounds(ordered(low), ordered(high), may_be_null=bool(nulls), may_have_value=nulls < num_rows)
 
-    Arrow itself simplifies the filter under the guarantee that the statistics give, as it does for Parquet row groups.
-    """
-    guarantee = _guarantee(stats, schema)
-    if guarantee is None:
-        return True
-    import pyarrow.dataset as ds  # loads pandas, where there is one
 
-    file_format = ds.IpcFileFormat()
-    fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
-    dataset = ds.FileSystemDataset([fragment], schema, file_format)
+def stored_value(value: Any, data_type: pa.DataType) -> Any:
+    """A value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
     try:
-        return next(iter(dataset.get_fragments(filter=filter_)), None) is not None
-    except pa.ArrowInvalid:  # Arrow cannot cast a bound to the type it compares in; only pruning needs that cast
-        return True
-
-
-def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expression | None:
-    combined: pc.Expression | None = None
-    for name, (low, high, nulls) in stats.items():
-        index = schema.get_field_index(name)
-        if index < 0:
-            continue
-        field = pc.field(name)
-        if low is None:
-            part = field.is_null()
-        else:
-            data_type = schema.field(index).type
-            above, below = field >= from_json(low, data_type), field <= from_json(high, data_type)
-            if nulls:  # said of each bound: Arrow looks no deeper
-                above, below = above | field.is_null(), below | field.is_null()
-            part = above & below
-        combined = part if combined is None else combined & part
-    return combined
+        match family_of(data_type):
+            case "number":
+                return decimal.Decimal(value) if pa.types.is_decimal(data_type) else int(value)
+            case "float":
+                return float(value)
+            case "binary":
+                return bytes.fromhex(value)
+            case "string" | "boolean" | "date" | "timestamp" | "timestamp_ntz":
+                return value
+    except (ValueError, TypeError, ArithmeticError):
+        return None
+    return None

@@ -28,7 +28,6 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidNameError,
-    InvalidOptionError,
     LakeMismatchError,
     SnapshotExpiredError,
 )
@@ -37,6 +36,7 @@ from streamhouse_spark.lake.model import scan_files
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakePlan, LakeSplit
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
+from unit.lake.filters_of_reads import filter_of
 
 
 def _plain_rows(first: int, num_rows: int) -> pa.Table:
@@ -141,7 +141,9 @@ def test_files_are_found_by_their_partition(memory, name):
     tier(lake, rows)
     for value in set(rows[name].to_pylist()) - {None}:
         scalar = pa.scalar(value, rows[name].type)
-        found = lake.to_arrow(lake.plan_read(predicates=[(name, "=", value)]), filter=pc.field(name) == scalar)
+        found = lake.to_arrow(
+            lake.plan_read(node=filter_of(EVERY_TYPE, (name, "=", value))), filter=pc.field(name) == scalar
+        )
         assert found.num_rows == rows[name].to_pylist().count(value), value
 
 
@@ -178,18 +180,14 @@ def memory_file(memory, location: str) -> pa.BufferReader:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_predicates_that_cannot_prune_leave_it_to_the_rows(store):
+def test_files_are_found_by_the_id_of_a_column(store):
     lake = lake_of(store)
     first = tier(lake, _plain_rows(0, 3))
     tier(lake, _plain_rows(3, 3))
-    for predicate in [("id", "=", "not a number"), ("unknown", ">", 1), ("name", "in", [1, 2])]:
-        assert len(lake.plan_read(predicates=[predicate]).splits) == 2
-    with pytest.raises(InvalidOptionError, match="like"):
-        lake.plan_read(predicates=[("name", "like", "n%")])
     with lake.place.load().update_schema() as update:
         update.rename_column("id", "number")
-    assert len(lake.plan_read(snapshot_id=first.id, predicates=[("id", ">", 1)]).splits) == 1
-    assert lake.plan_read(snapshot_id=first.id, predicates=[("id", ">", 2)]).splits == ()
+    assert len(lake.plan_read(snapshot_id=first.id, node=filter_of(lake.place.spec.schema, ("id", ">", 1))).splits) == 1
+    assert lake.plan_read(snapshot_id=first.id, node=filter_of(lake.place.spec.schema, ("id", ">", 2))).splits == ()
 
 
 def test_columns_added_renamed_and_dropped_in_the_lake(store):

@@ -20,6 +20,7 @@ from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from unit.lake.filters_of_reads import filter_of
 
 NAME = "sales.orders"
 PAIMON = {"table.datalake.format": "paimon"}
@@ -219,22 +220,27 @@ class TestReading:
             tier(table)
         table.alter(rename_columns={"a": "b", "b": "a"}, widen_columns={"n": "bigint"})
         for _ in ("before", "after"):
-            for where, num_files in (
+            for asked, num_files in (
                 ([("b", "=", "a1")], 1), ([("a", "=", "b5")], 1), ([("a", "=", "a1")], 0),
                 ([("N", ">", 4)], 1), ([("n", ">", BIG)], 0), ([("n", "<", BIG)], 2),
             ):  # fmt: skip
                 lake = table.open_lake()
-                plan = lake.plan_read(predicates=where, schema=table.refresh().schema)
-                assert len(plan.splits) == num_files, where
+                schema = table.refresh().schema
+                plan = lake.plan_read(node=filter_of(schema, *asked), schema=schema)
+                assert len(plan.splits) == num_files, asked
             tier(table)
         table.append([{"id": 1, "a": "b9", "b": "a9", "n": BIG + 1}])
         tier(table)
-        plan = table.open_lake().plan_read(predicates=[("n", ">", BIG)], schema=table.state.schema)
+        plan = table.open_lake().plan_read(
+            node=filter_of(table.state.schema, ("n", ">", BIG)), schema=table.state.schema
+        )
         assert len(plan.splits) == 1
         table.drop_column("n")
         table.add_columns("n int")
         tier(table)
-        plan = table.open_lake().plan_read(predicates=[("n", "=", 77)], schema=table.state.schema)
+        plan = table.open_lake().plan_read(
+            node=filter_of(table.state.schema, ("n", "=", 77)), schema=table.state.schema
+        )
         assert len(plan.splits) == 3, "nothing is known of another column of that name"
 
     def test_other_readers_take_only_columns_that_never_changed_by_name(self, table):

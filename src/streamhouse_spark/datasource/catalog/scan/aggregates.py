@@ -13,15 +13,14 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.pruning import stored_value
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import family_of
 from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, Sources, sources_of
 from streamhouse_spark.datasource.read.pieces import LogPiece
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly
+from streamhouse_spark.log.segments.statistics import stored_value
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly, family_of
 from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection

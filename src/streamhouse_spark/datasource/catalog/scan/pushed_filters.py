@@ -24,6 +24,7 @@ from streamhouse_spark.query.predicate_tree import (
     Node,
     Not,
     Or,
+    family_of,
 )
 
 _FLIPPED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -147,16 +148,3 @@ _FAMILIES = {
     **dict.fromkeys(("float", "double"), "float"),
     **{name: name for name in ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")},
 }
-
-
-def family_of(column: pa.DataType) -> str | None:
-    """Which values a column of the type compares with; None for types without an order that is used here."""
-    types = pa.types
-    if types.is_integer(column) or types.is_decimal(column):
-        return "number"
-    if types.is_floating(column):
-        return "float"
-    if types.is_timestamp(column):
-        return "timestamp" if column.tz else "timestamp_ntz"
-    simple = {pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"}
-    return simple.get(column)

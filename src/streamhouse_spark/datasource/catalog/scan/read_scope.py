@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.datasource.catalog.scan.pruning import column_types, stats_bounds
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import family_of, parse_filters
+from streamhouse_spark.datasource.catalog.scan.pruning import column_types
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.statistics import collect_stats
-from streamhouse_spark.query.predicate_tree import Node, may_match
+from streamhouse_spark.log.segments.statistics import collect_stats, stats_bounds
+from streamhouse_spark.query.predicate_tree import Node, family_of, may_match
 
 _PARTS: Final = 64
 """Into so many parts, each with bounds of its own, rows are cut: they are in the order of their keys."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.catalog.scan.options import is_range
-from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of, file_may_match, segment_may_match
+from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of
 from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.datasource.read.keyed_planning import keyed_columns, keyed_pieces
@@ -27,6 +27,7 @@ from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, snapshot_split
 from streamhouse_spark.query.predicate_tree import Node
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest, require_recorded
@@ -205,21 +206,16 @@ def _snapshot_of(asked: Question) -> int | None:
 
 def _lake(asked: Question, snapshot_id: int) -> LakeScan:
     schema = asked.state.schema
-    looked_at = {*asked.node.columns(), *asked.statistics_of}
     scan = asked.table.open_lake().scan_files(
         snapshot_id=snapshot_id,
         columns=asked.columns,
         schema=schema,
-        statistics_of=[name for name in schema.names if name in looked_at],
+        statistics_of=asked.statistics_of,
+        node=asked.node,
     )
     allowed = _buckets(asked)
-    files = tuple(
-        file
-        for file in scan.files
-        if (allowed is None or file.bucket is None or file.bucket in allowed)
-        and file_may_match(file, schema, asked.node)
-    )
-    return replace(scan, files=files)
+    files = (file for file in scan.files if allowed is None or file.bucket is None or file.bucket in allowed)
+    return replace(scan, files=tuple(files))
 
 
 # -- ranges -----------------------------------------------------------------------------------------------------------

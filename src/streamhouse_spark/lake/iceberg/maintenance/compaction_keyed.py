@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -137,7 +136,7 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
 
 def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpec) -> KeyedCompaction:
     """Files of another partition spec are left alone. The lake need not have the columns of the table's schema yet."""
-    tasks = plan_tasks(table, snapshot, AlwaysTrue())
+    tasks = plan_tasks(table, snapshot)
     ages, deletes = _ages_and_deletes(table, snapshot)
     spec = table.spec()
     by_place: dict[tuple[object, ...], list[FileScanTask]] = {}

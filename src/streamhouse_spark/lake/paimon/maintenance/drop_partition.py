@@ -24,7 +24,7 @@ from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.races import sealed_above
 from streamhouse_spark.lake.paimon.round import carried_offsets, offsets_at, require_shape, write_context
-from streamhouse_spark.lake.paimon.scan import own_projection, planned_value
+from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.parquet.partition_rewrite import (
     GoingFiles,
     going_files,
@@ -33,6 +33,7 @@ from streamhouse_spark.lake.parquet.partition_rewrite import (
     until_committed,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.predicate_tree import planned_value
 
 
 def drop_partitions(

@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.datasource.catalog.scan.pruning import (
-    buckets_of,
-    column_types,
-    file_may_match,
-    lake_bounds,
-    segment_may_match,
-)
+from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of, column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.lake.file_match import file_may_match, lake_bounds
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.buckets.bucketing import buckets_of as buckets_of_column
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.query.predicate_tree import may_match
 from streamhouse_spark.schema.table_schema import TableSchema

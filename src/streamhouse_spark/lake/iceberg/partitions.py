@@ -1,0 +1,98 @@
+"""Which partitions of an Iceberg table can hold rows of a filter: so manifests are left unread, and files unplanned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from pyiceberg import types as ice
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.lake.file_match import lake_bounds
+from streamhouse_spark.lake.model.scan_files import ColumnStatistics
+from streamhouse_spark.query.predicate_tree import Node, exactly, may_match
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
+    ice.IntegerType: (4,),
+    ice.LongType: (4, 8),
+    ice.FloatType: (4,),
+    ice.DoubleType: (4, 8),
+    ice.DateType: (4,),
+    ice.TimestampType: (8,),
+    ice.TimestamptzType: (8,),
+}
+
+
+class PartitionFilter:
+    """A filter as far as it speaks of columns by which files are partitioned.
+
+    Partitions by a transform of a column say nothing: engines have rounded moments before 1970 in different ways.
+    """
+
+    def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema, metadata: TableMetadata) -> None:
+        """``names`` are the columns of ``schema`` by their fields."""
+        self._node = node
+        self._specs = metadata.specs()
+        self._types = field_types(metadata)
+        self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
+        self._known: dict[tuple[Any, ...], bool] = {}
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        """False only if none of the manifest's files is of a partition with rows of the filter."""
+        spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
+        if len(summaries) != len(spec.fields):
+            return True
+        bounds = {}
+        for position, field_id, column in self._identities(spec):
+            summary, field_type = summaries[position], self._types[field_id]
+            stats = ColumnStatistics(
+                decoded_bound(field_type, summary.lower_bound),
+                decoded_bound(field_type, summary.upper_bound),
+                null_count=0 if summary.contains_null is False else None,
+                nan_count=0 if summary.contains_nan is False else None,
+            )
+            bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+        return may_match(self._node, bounds)
+
+    def test(self, file: DataFile) -> bool:
+        """False only if no row of the data file's partition can satisfy the filter."""
+        spec = self._specs[file.spec_id]
+        partition = tuple(file.partition[position] for position in range(len(spec.fields)))
+        key = (file.spec_id, *partition)
+        if key not in self._known:
+            bounds = {column.name: exactly(partition[position]) for position, _, column in self._identities(spec)}
+            self._known[key] = may_match(self._node, bounds)
+        return self._known[key]
+
+    def _identities(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column]]:
+        """Position, field and column of those parts of a partition that are columns themselves."""
+        for position, part in enumerate(spec.fields):
+            column = self._columns.get(part.source_id)
+            if column is not None and isinstance(part.transform, IdentityTransform):
+                yield position, part.source_id, column
+
+
+def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
+    """The newest type of each field that the table has or had."""
+    types = {f.field_id: f.field_type for schema in metadata.schemas for f in schema.fields}
+    types.update((f.field_id, f.field_type) for f in metadata.schema().fields)
+    return types
+
+
+def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
+    """The bound as a value; None where it was written for another type of the column, or cannot be read.
+
+    A bound of a type that was widened since is that of the narrower one.
+    """
+    widths = _WIDTHS_BYTES.get(type(field_type))
+    if data is None or (widths is not None and len(data) not in widths):
+        return None
+    try:
+        return from_bytes(cast("ice.PrimitiveType", field_type), data)
+    except (ValueError, TypeError, ArithmeticError, LookupError):
+        return None

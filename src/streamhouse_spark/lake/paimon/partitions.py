@@ -1,0 +1,63 @@
+"""Which partitions of a Paimon table can hold rows of a filter: so manifests are left unread, and entries undecoded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.table.row.generic_row import GenericRow
+
+from streamhouse_spark.query.predicate_tree import Bounds, Node, exactly, may_match, ordered, planned_value
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
+
+
+class PartitionFilter:
+    """A filter as far as it speaks of partition columns.
+
+    It leaves all files of a partition or none, those that are removed and those that are merged by key included.
+    """
+
+    def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema) -> None:
+        """``names`` are the columns of ``schema`` by their fields."""
+        self._node = node
+        self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
+        self._known: dict[tuple[Any, ...], bool] = {}
+
+    def may_be_in(self, manifest: ManifestFileMeta) -> bool:
+        """False only if none of the manifest's files is of a partition with rows of the filter."""
+        stats = manifest.partition_stats
+        bounds: dict[str, Bounds] = {}
+        for i, field in enumerate(stats.min_values.fields):
+            column = self._columns.get(field.id)
+            if column is None:
+                continue
+            try:
+                low, high = stats.min_values.get_field(i), stats.max_values.get_field(i)
+                num_nulls = (stats.null_counts or [])[i]
+            except _UNREADABLE:
+                continue
+            if _are_reliable(column, low, high):
+                low, high = ordered(planned_value(low)), ordered(planned_value(high))
+                bounds[column.name] = Bounds(low, high, may_be_null=num_nulls != 0)
+        return may_match(self._node, bounds)
+
+    def test(self, partition: GenericRow) -> bool:
+        """False only if no row of the partition can satisfy the filter; the name is pypaimon's."""
+        values = tuple(partition.values)
+        if values not in self._known:
+            columns = (
+                (self._columns.get(field.id), value) for field, value in zip(partition.fields, values, strict=True)
+            )
+            bounds = {column.name: exactly(planned_value(value)) for column, value in columns if column is not None}
+            self._known[values] = may_match(self._node, bounds)
+        return self._known[values]
+
+
+def _are_reliable(column: Column, low: Any, high: Any) -> bool:
+    """Whether bounds hold for all values: those that pypaimon makes beside NaN need not, and none say too little."""
+    return low is not None and high is not None and not pa.types.is_floating(column.type)
