@@ -144,7 +144,13 @@ class LakeTable(Protocol):
         """Raises `SnapshotExpiredError`, `SchemaMismatchError` for unknown columns."""
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        predicates: Sequence[Predicate] = (),
     ) -> LakeScan:
         """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``.
 

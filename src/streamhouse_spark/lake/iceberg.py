@@ -230,7 +230,13 @@ class IcebergLake:
         )
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        predicates: Sequence[Predicate] = (),
     ) -> LakeScan:
         table = self.place.find()
         if table is None:
@@ -240,7 +246,8 @@ class IcebergLake:
         known = iceberg_columns(table.metadata, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(table, snapshot, every, statistics_of, self.place.spec.num_buckets)
+        row_filter = iceberg_filter(predicates, every, table.metadata.schema())
+        files = scan_files(table, snapshot, every, statistics_of, self.place.spec.num_buckets, row_filter)
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 

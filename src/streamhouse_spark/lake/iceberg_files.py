@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pyiceberg import types as ice
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table
@@ -33,9 +33,17 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 
 
 def scan_files(
-    table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
+    table: Table,
+    snapshot: Snapshot,
+    how: LakeProjection,
+    statistics_of: Sequence[str],
+    num_buckets: int,
+    row_filter: BooleanExpression,
 ) -> tuple[ScanFile, ...]:
-    """All data files of the snapshot; statistics for these columns of the table, all of which ``how`` reads."""
+    """The data files of the snapshot that can hold rows of the filter.
+
+    Statistics are of these columns of the table, all of which ``how`` reads.
+    """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
@@ -45,7 +53,7 @@ def scan_files(
         if name in set(statistics_of) and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
-    tasks = plan_tasks(table, snapshot, AlwaysTrue())
+    tasks = plan_tasks(table, snapshot, row_filter)
     return tuple(_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
 
 

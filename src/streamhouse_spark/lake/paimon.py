@@ -209,7 +209,13 @@ class PaimonLake:
         return LakePlan(held, how, splits)
 
     def scan_files(
-        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+        self,
+        *,
+        snapshot_id: int,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str] = (),
+        predicates: Sequence[Predicate] = (),
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
@@ -217,8 +223,10 @@ class PaimonLake:
         known = paimon_columns(table.schema, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
-        return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+        looked_at = [*statistics_of, *(name for name, _, _ in predicates)]
+        files = scan_files(self.place, table, snapshot, lake, every, looked_at)
+        chosen = tuple(file for file in files if may_match(file, predicates, every.schema))
+        return LakeScan(described_then(self.place, snapshot), how, chosen, same_by_name(table, how))
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
