@@ -27,8 +27,9 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.partition_match import PartitionMatches
 from streamhouse_spark.pin import pin_newest
 from streamhouse_spark.projection import Projection
+from streamhouse_spark.read.stand_ins import repinned
 from streamhouse_spark.segment_merging import merge_if_due
-from streamhouse_spark.union_read import read_hot, read_newest, repinned
+from streamhouse_spark.union_read import read_hot, read_newest
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet

@@ -29,12 +29,13 @@ from streamhouse_spark.partition_life import DropPartitionReport, drop_partition
 from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.projection import Projection, parse_filter
+from streamhouse_spark.read.stand_ins import repinned
 from streamhouse_spark.retiering import RetierReport, retier
 from streamhouse_spark.segment_merging import merge_inline, merge_small
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.table_alteration import alter_table, forget_transactions
 from streamhouse_spark.table_staging import Appends
-from streamhouse_spark.union_read import read_hot, read_newest, read_pin, repinned
+from streamhouse_spark.union_read import read_hot, read_newest, read_pin
 
 if TYPE_CHECKING:
     from streamhouse_spark.inspect_tables import Inspect

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark import keyed_table, pin, tail, union_read
+from streamhouse_spark import keyed_table, pin, tail
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import staged_changes, tablet_history
 from streamhouse_spark.lake import (
@@ -47,6 +47,7 @@ from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.model import OffsetRange, TablePath
 from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
+from streamhouse_spark.read import planner
 
 Plant = Callable[[], "contextmanager[None]"]
 PLANTS: dict[str, Callable[[], Any]] = {}
@@ -601,12 +602,12 @@ def listing_ends_at_a_damaged_table() -> Iterator[None]:
 
 @plant
 def lake_rows_are_read_by_the_newest_columns() -> Iterator[None]:
-    original = union_read.planned_lake
+    original = planner.scan_lake
 
-    def planned(table: Any, chosen: pin.Pin, *args: Any) -> Any:
-        return original(table, replace(chosen, state=table.state), *args)
+    def scanned(table: Any, _: TableState, *args: Any) -> Any:
+        return original(table, table.state, *args)
 
-    with patched((union_read, "planned_lake", planned)):
+    with patched((planner, "scan_lake", scanned)):
         yield
 
 

@@ -7,9 +7,10 @@ from contextlib import suppress
 
 from faults.plants import patched, plant
 from faults.test_relocation_calls import filled, ids, opened, tier
-from streamhouse_spark import maintenance, union_read
+from streamhouse_spark import maintenance
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.lake import tiering
+from streamhouse_spark.read import stand_ins
 
 
 def a_lake_of_before_a_drop(lake: str = "iceberg") -> None:
@@ -31,7 +32,7 @@ def a_lake_of_before_a_drop(lake: str = "iceberg") -> None:
 
 @plant
 def drops_are_not_missed_in_an_older_lake() -> Iterator[None]:
-    modules = (union_read, maintenance, tiering)
+    modules = (stand_ins, maintenance, tiering)
     with patched(*((module, "require_dropped", lambda *_: None) for module in modules)):
         yield
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamhouse_spark.datasource.planning import row_bytes
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.read.ranges import row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20

@@ -11,12 +11,13 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.datasource import planning
 from streamhouse_spark.datasource.bounds import batch_ranges
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import ReadPlan, TablePartition, partitions
+from streamhouse_spark.datasource.pieces import TablePartition, partitions
 from streamhouse_spark.datasource.read_target import ReadTarget
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.options import ReadOptions
+from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.schema_evolution import require_same_columns
 

@@ -10,9 +10,8 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from property.stream_driver import Opened
-from streamhouse_spark.datasource import kept_tails, keyed_read_task, pieces
-from streamhouse_spark.datasource.kept_tails import KeptTails
-from streamhouse_spark.datasource.pieces import KeyedPiece, joined_by_changes, partitions
+from streamhouse_spark.datasource import pieces
+from streamhouse_spark.datasource.pieces import joined_by_changes, partitions
 from streamhouse_spark.datasource.planning import plan_union
 from streamhouse_spark.datasource.read_task import read_plan
 from streamhouse_spark.datasource.tiering_job import tier_table
@@ -20,6 +19,9 @@ from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.read import changes, kept_tails
+from streamhouse_spark.read.kept_tails import KeptTails
+from streamhouse_spark.read.pieces import KeyedPiece
 from streamhouse_spark.warehouse import Warehouse
 
 FILES = 6
@@ -67,7 +69,7 @@ class Query:
 def query(memory, world, own_cache, monkeypatch) -> Query:
     monkeypatch.setattr(pieces, "OPENING_BYTES", 1)
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
-    monkeypatch.setattr(keyed_read_task, "kept_tails", KeptTails())
+    monkeypatch.setattr(changes, "kept_tails", KeptTails())
     return Query(memory, world)
 
 

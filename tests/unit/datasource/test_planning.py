@@ -6,9 +6,10 @@ import pytest
 
 from property.stream_driver import Opened
 from streamhouse_spark.datasource import pieces
-from streamhouse_spark.datasource.pieces import BinlogPiece, partitions
+from streamhouse_spark.datasource.pieces import partitions
 from streamhouse_spark.datasource.planning import plan_view
 from streamhouse_spark.datasource.read_task import read_plan
+from streamhouse_spark.read.pieces import BinlogPiece
 
 
 @pytest.mark.usefixtures("own_cache")

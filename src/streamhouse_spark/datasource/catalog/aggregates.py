@@ -17,14 +17,15 @@ from streamhouse_spark.datasource.catalog.predicate_tree import ALWAYS_TRUE, exa
 from streamhouse_spark.datasource.catalog.pruning import stored_value
 from streamhouse_spark.datasource.catalog.pushed_filters import family_of
 from streamhouse_spark.datasource.catalog.scan_options import parse_scan_options
-from streamhouse_spark.datasource.catalog.sources import Question, Sources, sources_of
+from streamhouse_spark.datasource.catalog.sources import Question, sources_of
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.pieces import LogPiece
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.scan_files import ScanFile
 from streamhouse_spark.log.scan import LogSplit, read_split
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.read.pieces import LogPiece
+from streamhouse_spark.read.planner import Sources
 from streamhouse_spark.schema import Column
-from streamhouse_spark.table import Table
 
 READ_BYTES_MAX = 4 << 20
 """How much of the log is read where a segment has no statistics: rows of small appends have none."""
@@ -113,7 +114,7 @@ def _internal(value: Any, data_type: pa.DataType) -> Any:
 # -- summaries --------------------------------------------------------------------------------------------------------
 
 
-def _summaries(table: Table, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
+def _summaries(table: TableHandle, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
     parts: list[list[Summary | None]] = [[] for _ in columns]
     unknown: list[LogSplit] = []
     for file in found.lake.files if found.lake is not None else ():
@@ -179,7 +180,7 @@ def _alone(split: LogSplit, segment: Segment) -> LogSplit:
     return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas)
 
 
-def _counted(table: Table, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
+def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
     """The rows themselves."""
     batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)

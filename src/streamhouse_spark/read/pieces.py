@@ -1,0 +1,223 @@
+"""The pieces of a read: parts of the log, lake files and inlined rows as one list, which travels as JSON.
+
+A piece says of itself all that its reader needs besides the plan that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamhouse_spark.lake.model import LakeProjection, LakeSplit
+from streamhouse_spark.log.scan import LogSplit
+from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    split: LogSplit
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "log", "split": self.split.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class LakePiece:
+    split: LakeSplit
+    bucket: int | None = None
+    """Of all its rows, where that is known."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPiece:
+    """A log range that was trimmed from the hot log and is read from the lake."""
+
+    bucket: int
+    offsets: OffsetRange
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "offsets",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPiece:
+    """Rows of a table with a primary key that need its newest changes to be read.
+
+    With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
+    names; without, the rows that the changes of the bucket leave.
+    """
+
+    bucket: int | None
+    """None for a lake file of which it is not known: the changes of all buckets count."""
+    lake: LakeSplit | None
+    size_bytes: int
+    base: LogSplit | None = None
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether it is what the changes leave, not older rows that they are laid over."""
+        return self.lake is None and self.base is None
+
+    def to_json(self) -> dict[str, Any]:
+        lake = self.lake.to_json() if self.lake else None
+        base = self.base.to_json() if self.base else None
+        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes, "base": base}
+
+
+@dataclass(frozen=True, slots=True)
+class StartPiece:
+    """Rows of a snapshot by key that a stream of changes begins with."""
+
+    split: LogSplit
+    offset: int
+    """The rows are as they were before this offset of the bucket."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "start", "split": self.split.to_json(), "offset": self.offset}
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPiece:
+    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+
+    split: LogSplit
+    schema: TableSchema
+    """All columns of the table."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "binlog", "split": self.split.to_json(), "schema": self.schema.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPiece:
+    """A whole system or metadata table."""
+
+    suffix: str
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "view", "suffix": self.suffix}
+
+
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ViewPiece
+
+
+def piece_from_json(data: Mapping[str, Any]) -> Piece:
+    match data["kind"]:
+        case "log":
+            return LogPiece(LogSplit.from_json(data["split"]))
+        case "lake":
+            return LakePiece(LakeSplit.from_json(data["split"]), data["bucket"])
+        case "offsets":
+            return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
+        case "keyed":
+            lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
+            base = LogSplit.from_json(data["base"]) if data["base"] else None
+            return KeyedPiece(data["bucket"], lake, data["size_bytes"], base)
+        case "start":
+            return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
+        case "binlog":
+            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
+        case _:
+            return ViewPiece(data["suffix"])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """What reading a table with a primary key needs besides the columns that are asked for."""
+
+    schema: TableSchema
+    """These and those of the primary key: what is read of lake files and of changes."""
+    key: tuple[str, ...]
+    tails: tuple[LogSplit, ...]
+    """The changes that the lake snapshot does not hold, of each bucket that has some."""
+    history: str | None = None
+    """The newest record that they are from, by its attempt: offsets of a table that was restored may hold other rows.
+    None where it is not known."""
+
+    def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
+        """Without the changes that these pieces do not need."""
+        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedPiece)}
+        needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
+        return replace(self, tails=needed)
+
+    def to_json(self) -> dict[str, Any]:
+        tails = [tail.to_json() for tail in self.tails]
+        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails, "history": self.history}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KeyedColumns:
+        tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
+        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails, data["history"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """All pieces of one read, from one state of the table, and what they have in common."""
+
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    """The table's columns that are read, in the order of the result."""
+    pieces: tuple[Piece, ...]
+    projection: LakeProjection | None = None
+    """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
+    keyed: KeyedColumns | None = None
+    """For the rows of a table with a primary key."""
+    binlog_start: int | None = None
+    """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "pieces": [piece.to_json() for piece in self.pieces],
+            "projection": self.projection.to_json() if self.projection else None,
+            "keyed": self.keyed.to_json() if self.keyed else None,
+            "binlog_start": self.binlog_start,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ReadPlan:
+        projection = data["projection"]
+        return cls(
+            data["table"],
+            data["uuid"],
+            TableSchema.from_json(data["schema"]),
+            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            LakeProjection.from_json(projection) if projection is not None else None,
+            KeyedColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
+            data["binlog_start"],
+        )
+
+    def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
+        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
+        return replace(self, pieces=tuple(pieces), keyed=keyed)
