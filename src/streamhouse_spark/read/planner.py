@@ -7,7 +7,7 @@ leaves out changes: a newer row that nobody asked for still takes the place of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
@@ -112,11 +112,13 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
     """
     allowed = wanted.pruning.buckets(pin.state)
-    hot = {b: offsets for b, offsets in pin.hot.items() if allowed is None or b in allowed}
+    if allowed is not None:
+        hot = {bucket: offsets for bucket, offsets in pin.hot.items() if bucket in allowed}
+        pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
     if pin.state.primary_key:
-        return _plan_keyed(table, pin, wanted, hot)
+        return _plan_keyed(table, pin, wanted)
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
-    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in hot.items()]
+    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
     return Sources(pin.state, wanted.schema(pin.state), lake, tuple(pieces))
 
@@ -140,36 +142,25 @@ def _pruned(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, pin: Pin, wanted: Wanted, hot: Mapping[int, OffsetRange]) -> Sources:
+def _plan_keyed(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
     state, schema = pin.state, wanted.schema(pin.state)
-    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in hot.items())
+    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
     keyed = KeyedColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
-    scan = None
-    if pin.lake is not None:
-        scan = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names))
-    changed = {tail.bucket for tail in tails}
-    older = scan.files if scan is not None else ()
-    needs = [bool(changed) if file.bucket is None else file.bucket in changed for file in older]
-    as_they_are = tuple(file for file, is_changed in zip(older, needs, strict=True) if not is_changed)
-    allowed = wanted.pruning.buckets(state)
-    pieces = [
-        *(
-            KeyedPiece(file.bucket, split, split.size_bytes)
-            for file, is_changed in zip(older, needs, strict=True)
-            if is_changed
-            for split in file.splits()
-        ),
-        *(
-            KeyedPiece(bucket, None, split.size_bytes, split)
-            for bucket, base in pin.bases.items()
-            if allowed is None or bucket in allowed
-            for split in [snapshot_split(state, base)]
-        ),
+    lake = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names)) if pin.lake is not None else None
+    changed: set[int | None] = {tail.bucket for tail in tails}
+    if changed:
+        changed.add(None)  # a file whose bucket is not known may be of any
+    older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
+    bases = [snapshot_split(state, base) for base in pin.bases.values()]
+    pieces = (
+        *(KeyedPiece(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
+        *(KeyedPiece(base.bucket, None, base.size_bytes, base) for base in bases),
         *(KeyedPiece(tail.bucket, None, tail.size_bytes) for tail in tails),
-    ]
-    lake = replace(scan, files=as_they_are) if scan is not None else None
-    return Sources(state, schema, lake, tuple(pieces), are_exact=not tails, keyed=keyed)
+    )
+    if lake is not None:
+        lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
+    return Sources(state, schema, lake, pieces, are_exact=not tails, keyed=keyed)
 
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
