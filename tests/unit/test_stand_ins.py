@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from faults.scenarios import tier
@@ -14,6 +16,8 @@ from streamhouse_spark.datasource.catalog.hot_reader import partitions_of
 from streamhouse_spark.datasource.catalog.partitions import partition_rows
 from streamhouse_spark.datasource.planning import plan_union
 from streamhouse_spark.datasource.read_task import read_plan
+from streamhouse_spark.pin import pin_newest
+from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table import Table
 
 NAME = "sales.gone"
@@ -106,3 +110,12 @@ def test_a_chosen_version_is_the_same_rows_or_an_error(wh, table):
     with pytest.raises(SnapshotExpiredError):
         by_sql(wh, version=version)
     assert len(by_sql(wh)) == len(expected) + 1
+
+
+def test_a_snapshot_of_the_recorded_number_is_the_recorded_one(table):
+    """Paimon gives numbers again that another engine rolled back."""
+    pin = pin_newest(table.refresh())
+    other = replace(pin, lake=replace(pin.lake, offsets={0: 1}))
+    assert plan_pin(table, pin, Wanted(COLUMNS)).lake is not None
+    with pytest.raises(SnapshotExpiredError, match="rolled the lake back"):
+        plan_pin(table, other, Wanted(COLUMNS))
