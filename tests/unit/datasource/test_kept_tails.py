@@ -14,7 +14,7 @@ from streamhouse_spark.datasource import pieces
 from streamhouse_spark.datasource.pieces import joined_by_changes, partitions
 from streamhouse_spark.datasource.planning import plan_union
 from streamhouse_spark.datasource.read_task import read_plan
-from streamhouse_spark.datasource.tiering_job import tier_table
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log.scan import LogSplit
