@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.pin import Pin, pin_newest
-from streamhouse_spark.projection import Projection, narrowed, parse_filter
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.query.projection import Projection, narrowed, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import ReadPlan
+from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_lake, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
-from streamhouse_spark.views import CHANGELOG, LAKE, changelog_batches
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.table.views import CHANGELOG, LAKE, changelog_batches
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def schema_of(warehouse: Warehouse, name: str) -> pa.Schema:

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from streamhouse_spark import row_selection
+from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.keys.tail import Tail
-from streamhouse_spark.log.scan import LogSplit, read_split
-from streamhouse_spark.log.segment_reader import InlineRecords
-from streamhouse_spark.log.state import CHANGE_COLUMN
-from streamhouse_spark.parallel import in_parallel
+from streamhouse_spark.keys.collapsed_changes import Tail
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.query import row_selection
 from streamhouse_spark.read.kept_tails import kept_tails
 from streamhouse_spark.read.pieces import KeyedColumns
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 class Changes:

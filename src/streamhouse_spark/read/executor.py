@@ -9,21 +9,22 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.binlog import binlog_batches
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.lake.model import LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet_read import offset_file, read_numbered
-from streamhouse_spark.lake.split_read import read_split as read_lake_split
-from streamhouse_spark.lake.split_read import read_whole
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
-from streamhouse_spark.log.scan import LogSplit, read_split, require_not_truncated
-from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
-from streamhouse_spark.log.state import CHANGE_COLUMN
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.parallel import in_parallel
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.reader import offset_file, read_numbered
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.changes import Changes
 from streamhouse_spark.read.pieces import (
     BinlogPiece,
@@ -36,8 +37,7 @@ from streamhouse_spark.read.pieces import (
     StartPiece,
     ViewPiece,
 )
-from streamhouse_spark.row_selection import matching
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from streamhouse_spark.forks import new_lock
-from streamhouse_spark.keys.tail import Tail
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.keys.collapsed_changes import Tail
 
 TAILS_BYTES_MAX = 128 << 20
 """What a process keeps of them, as they are in memory. A larger one is kept for as long as its task."""

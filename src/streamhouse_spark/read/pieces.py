@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamhouse_spark.lake.model import LakeProjection, LakeSplit
-from streamhouse_spark.log.scan import LogSplit
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model import Predicate
-from streamhouse_spark.lake.scan_files import LakeScan, ScanFile
-from streamhouse_spark.log.scan import LogSplit, plan_range, segment_may_match, snapshot_split
-from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.pin import Pin, require_recorded
-from streamhouse_spark.projection import Projection
+from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.lake.model.values import Predicate
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, segment_may_match, snapshot_split
+from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pieces import KeyedColumns, KeyedPiece, LakePiece, LogPiece, Piece, ReadPlan
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.read.pin import Pin, require_recorded
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

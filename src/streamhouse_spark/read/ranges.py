@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.log.scan import plan_range, require_not_truncated
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
 from streamhouse_spark.read.pieces import BinlogPiece, LogPiece, OffsetsPiece, Piece
 
 logger = logging.getLogger(__name__)

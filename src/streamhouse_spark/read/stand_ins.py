@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
-from streamhouse_spark.lake.model import LakeSnapshot
-from streamhouse_spark.lake.plan import require_progress
-from streamhouse_spark.log.actions import LakePair
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.pin import Pin, pin_newest
-from streamhouse_spark.schema_evolution import require_same_columns
+from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.tiering.plan import require_progress
+from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.schema.evolution import require_same_columns
 
 STAND_INS_MAX = 3
 

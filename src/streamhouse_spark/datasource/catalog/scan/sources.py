@@ -1,0 +1,150 @@
+"""What one scan reads: the parts of the log and the lake files that its pin and its filters leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from streamhouse_spark.config.spark_options import ReadOptions
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.datasource.catalog.scan.options import is_range
+from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of, file_may_match, segment_may_match
+from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin
+from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.log.commits.history import require_kept
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
+from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.read.planner import Pruning, Sources, Wanted, plan_pin, pruned, scan_lake
+from streamhouse_spark.read.ranges import binlog_pieces, range_pieces
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What Spark asks of a scan."""
+
+    table: TableHandle
+    state: TableState
+    pin: ReadPin
+    options: ReadOptions
+    columns: tuple[str, ...]
+    """The table's columns that have to be read; at least one."""
+    node: Node
+    statistics_of: tuple[str, ...] = ()
+    """Columns whose statistics are wanted of lake files, besides those that the filters speak of."""
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.columns, NodePruning(node=self.node), self.statistics_of)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePruning(Pruning):
+    """Chooses by the filters that Spark pushes."""
+
+    node: Node = ALWAYS_TRUE
+
+    def columns(self) -> frozenset[str]:
+        return self.node.columns()
+
+    def buckets(self, state: TableState) -> frozenset[int] | None:
+        properties = state.parsed  # in this state the key may have another name than now
+        key = properties.bucket_key
+        column = state.schema.find(key[0]) if len(key) == 1 else None
+        return buckets_of(self.node, column, state.num_buckets, properties.datalake_format)
+
+    def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
+        return segment_may_match(state, segment, offsets, self.node)
+
+    def keeps_file(self, state: TableState, file: ScanFile) -> bool:
+        return file_may_match(file, state.schema, self.node)
+
+
+def sources_of(asked: Question) -> Sources:
+    """Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
+    pin, options = asked.pin, asked.options
+    if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
+        snapshot_id = _snapshot_of(asked)
+        lake = None if snapshot_id is None else scan_lake(asked.table, asked.state, snapshot_id, asked.wanted)
+        return replace(_of_log(asked, ()), lake=lake)
+    if pin.suffix == CHANGELOG or is_range(options):
+        return _ranges(asked)
+    if pin.suffix == BINLOG:
+        return _kept(asked, _of_log(asked, binlog_pieces(asked.state), are_exact=False))
+    if pin.suffix is not None:
+        return _of_log(asked, (ViewPiece(pin.suffix),), are_exact=False)
+    return _union(asked)
+
+
+def bucket_of(piece: Piece) -> int | None:
+    match piece:
+        case LogPiece(split) | BinlogPiece(split):
+            return split.bucket
+        case OffsetsPiece(bucket, _):
+            return bucket
+        case KeyedPiece(bucket):
+            return bucket
+    return None
+
+
+def _of_log(asked: Question, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
+    schema = asked.wanted.schema(asked.state)
+    return Sources(asked.state, schema, pieces=tuple(pieces), are_exact=are_exact)
+
+
+def _union(asked: Question) -> Sources:
+    as_of_ms = asked.options.as_of_timestamp_ms if asked.pin.as_of_ms is None else asked.pin.as_of_ms
+    if as_of_ms is not None:
+        return _of_pin(asked, pin_as_of(asked.state, as_of_ms))
+    pin = pin_newest(asked.state)
+    begun = Begun(
+        asked.columns,
+        is_chosen=asked.pin.is_chosen or pin.lake is None,
+        reader="a query of {name} whose lake snapshot was expired meanwhile",
+        advice="run the query again",
+    )
+    return with_stand_ins(asked.table, pin, begun, lambda found: _of_pin(asked, found))
+
+
+def _of_pin(asked: Question, pin: Pin) -> Sources:
+    return _kept(asked, plan_pin(asked.table, pin, asked.wanted))
+
+
+def _kept(asked: Question, found: Sources) -> Sources:
+    """The sources, once it is seen that no file of the log's pieces was deleted since the pinned commit."""
+    segments = [segment for split in _splits(found) for segment in split.segments]
+    require_kept(asked.table.log, found.state, segments)
+    return found
+
+
+def _splits(found: Sources) -> list[LogSplit]:
+    tails = list(found.keyed.tails) if found.keyed is not None else []
+    bases = [p.base for p in found.pieces if isinstance(p, KeyedPiece) and p.base is not None]
+    return [*tails, *bases, *(p.split for p in found.pieces if isinstance(p, LogPiece | BinlogPiece))]
+
+
+def _snapshot_of(asked: Question) -> int | None:
+    options = asked.options
+    if options.as_of_lake_snapshot is not None:
+        return options.as_of_lake_snapshot
+    if options.as_of_timestamp_ms is not None:
+        return asked.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
+    return asked.pin.lake_snapshot
+
+
+def _ranges(asked: Question) -> Sources:
+    state, options, pruning = asked.state, asked.options, asked.wanted.pruning
+    if asked.pin.suffix != CHANGELOG:
+        require_offsets_of_all(state, options)
+    allowed = pruning.buckets(state)
+    ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}
+    pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
+    found = _of_log(asked, list(pruned(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
+    return _kept(asked, found)

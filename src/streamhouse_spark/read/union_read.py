@@ -1,0 +1,43 @@
+"""The union read in Python: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
+
+Rows of a log table are those of both. Of a table with a primary key the log holds changes, and what they make of their
+keys is laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's
+rows pass by in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.executor import read_tables
+from streamhouse_spark.read.pin import Pin
+from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+
+
+def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
+    """Read the rows of a pin, or of a newer one where it can no longer be read.
+
+    Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
+    """
+    return with_stand_ins(table, pin, Begun(projection.read_columns), lambda found: read_pin(table, found, projection))
+
+
+def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
+    """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    return projection.joined(list(_tables(table, pin, projection)))
+
+
+def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
+    yield from _tables(table, replace(pin, lake=None), projection)
+
+
+def _tables(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
+    return map(projection.finish, read_tables(table, plan, filter=projection.filter))
