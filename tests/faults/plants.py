@@ -36,7 +36,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle import cleaning, names, retention
 from streamhouse_spark.log.segments import shared_object
-from streamhouse_spark.read import pin, tail, union_read
+from streamhouse_spark.read import pin, planner, tail
 from streamhouse_spark.write import upsert as keyed_table
 
 Plant = Callable[[], "contextmanager[None]"]
@@ -592,12 +592,12 @@ def listing_ends_at_a_damaged_table() -> Iterator[None]:
 
 @plant
 def lake_rows_are_read_by_the_newest_columns() -> Iterator[None]:
-    original = union_read.planned_lake
+    original = planner.scan_lake
 
-    def planned(table: Any, chosen: pin.Pin, *args: Any) -> Any:
-        return original(table, replace(chosen, state=table.state), *args)
+    def scanned(table: Any, _: TableState, *args: Any) -> Any:
+        return original(table, table.state, *args)
 
-    with patched((union_read, "planned_lake", planned)):
+    with patched((planner, "scan_lake", scanned)):
         yield
 
 

@@ -9,7 +9,7 @@ from faults.plants import patched, plant
 from faults.test_relocation_calls import filled, ids, opened, tier
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.lake.tiering import job as tiering
-from streamhouse_spark.read import union_read
+from streamhouse_spark.read import stand_ins
 from streamhouse_spark.table import maintain as maintenance
 
 
@@ -32,7 +32,7 @@ def a_lake_of_before_a_drop(lake: str = "iceberg") -> None:
 
 @plant
 def drops_are_not_missed_in_an_older_lake() -> Iterator[None]:
-    modules = (union_read, maintenance, tiering)
+    modules = (stand_ins, maintenance, tiering)
     with patched(*((module, "require_dropped", lambda *_: None) for module in modules)):
         yield
 

@@ -24,7 +24,6 @@ INTERNAL = {
     "Table.segment_shape": "takes a state",
     "Table.commit": "takes what a stager gave",
     "Table.read_hot": "takes a pin and a projection",
-    "LakeView.plan": "takes a state and a projection",
 }
 """Public by their name alone: other modules of the package call them, and the type checker knows what they give."""
 HERE = object()

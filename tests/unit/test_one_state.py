@@ -15,6 +15,9 @@ from property.stream_driver import Opened
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.head import first_rows
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.datasource.catalog.scan import scan
+from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
 from streamhouse_spark.datasource.read.planning import plan_lake, plan_ranges, plan_union
 from streamhouse_spark.datasource.read.read_task import read_plan
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -112,6 +115,16 @@ def of_range(table: Table) -> object:
     return plan_ranges(table, state, ranges, NAMES, fail_on_data_loss=True)
 
 
+def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
+    """What the catalog's tasks read, all of it in Python."""
+    name = NAME if suffix is None else f"{NAME}${suffix}"
+    pin = scan.load(Opened(wh), {"database": "sales", "table": name.partition(".")[2]})
+    reply = scan.plan(Opened(wh), {"pin": pin["pin"], "columns": NAMES, "filters": filters, "native_schemes": []})
+    tasks = partitions_of(HotPlan.from_text(reply["read"]))
+    return [row for task in tasks for batch in read_plan(Opened(wh), task.plan(), ()) for row in batch.to_pylist()]
+
+
+IS_POSITIVE = {"op": ">", "children": [{"column": ["id"]}, {"literal": 0, "type": '"long"'}]}
 Read = Callable[[Warehouse, Table], list[dict]]
 READS: dict[str, Read] = {
     "to_arrow": lambda _, t: t.to_arrow().to_pylist(),
@@ -122,6 +135,8 @@ READS: dict[str, Read] = {
     "head": lambda wh, _: first_rows(wh, NAME, 10).to_pylist(),
     "head of some columns": lambda wh, _: first_rows(wh, NAME, 10, columns=["b", "id"]).to_pylist(),
     "plan": lambda wh, t: planned(wh, lambda t: plan_union(t, NAMES), t),
+    "sql": lambda wh, _: by_sql(wh, None),
+    "sql with a filter": lambda wh, _: by_sql(wh, None, IS_POSITIVE),
 }
 LAKE_READS: dict[str, Read] = {
     "lake": lambda _, t: t.lake.to_arrow().to_pylist(),
@@ -129,6 +144,7 @@ LAKE_READS: dict[str, Read] = {
     "head": lambda wh, _: first_rows(wh, f"{NAME}$lake", 10).to_pylist(),
     "view": lambda wh, _: wh.view(f"{NAME}$lake").to_arrow().to_pylist(),
     "plan": lambda wh, t: planned(wh, lambda t: plan_lake(t, NAMES, as_of_snapshot=None, as_of_timestamp_ms=None), t),
+    "sql": lambda wh, _: by_sql(wh, "lake"),
 }
 LOG_READS: dict[str, Read] = {
     "head of the changelog": lambda wh, _: first_rows(wh, f"{NAME}$changelog", 10).to_pylist(),
@@ -198,7 +214,8 @@ def test_a_plan_of_ranges(wh, other_process, moving, make):
 # -- by construction --------------------------------------------------------------------------------------------------
 
 PINNED = (
-    "read/union_read.py",
+    "read/planner.py",
+    "read/stand_ins.py",
     "cli/head.py",
     "table/partition_stats.py",
     "datasource/read/planning.py",

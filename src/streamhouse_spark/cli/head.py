@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.model.values import LakePlan
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection, narrowed, parse_filter
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.union_read import planned_lake, read_keyed, repinned_for
-from streamhouse_spark.table.table import Table
+from streamhouse_spark.read.planner import Wanted, plan_lake, plan_pin
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.table.views import CHANGELOG, LAKE, changelog_batches
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -43,8 +43,10 @@ def first_rows(
         state = table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter_))
         wanted = projection.schema
-        lake_only = parsed.suffix == LAKE
-        batches = _lake_only(table, state, projection) if lake_only else _union(table, pin_newest(state), projection)
+        if parsed.suffix == LAKE:
+            batches = _rows(table, plan_lake(table, state, projection), projection)
+        else:
+            batches = _union(table, pin_newest(state), projection)
     return _first(batches, limit, wanted)
 
 
@@ -57,39 +59,20 @@ def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Tab
     return pa.concat_tables(found)
 
 
-def _union(table: Table, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-    if pin.state.primary_key:
-        yield from read_keyed(table, pin, projection)
-        return
-    plan = None
-    if pin.lake is not None:
-        try:
-            plan = planned_lake(table, pin, projection)
-        except SnapshotExpiredError:
-            pin = repinned_for(table, pin, projection)
-            plan = planned_lake(table, pin, projection) if pin.lake is not None else None
-    if plan is not None:
-        yield from _lake_rows(table, plan, projection)
-    for bucket, offsets in pin.hot.items():
-        split = plan_range(pin.state, bucket, offsets, projection.node)
-        for found in read_split(table.storage, split, pin.state.schema, projection.read_columns):
-            yield projection.finish(projection.filtered(pa.Table.from_batches([found.batch])))
+def _union(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    wanted = Wanted.of(projection)
+    plan = with_stand_ins(table, pin, Begun(wanted.columns), lambda found: plan_pin(table, found, wanted).plan(table))
+    return _rows(table, plan, projection)
 
 
-def _lake_only(table: Table, state: TableState, projection: Projection) -> Iterator[pa.Table]:
-    plan = table.lake.plan(state, projection)
-    if plan is not None:
-        yield from _lake_rows(table, plan, projection)
+def _rows(table: TableHandle, plan: ReadPlan, projection: Projection) -> Iterator[pa.Table]:
+    for batch in read_batches(table, plan, filter=projection.filter):
+        yield projection.finish(pa.Table.from_batches([batch]))
 
 
-def _lake_rows(table: Table, plan: LakePlan, projection: Projection) -> Iterator[pa.Table]:
-    lake = table.open_lake()
-    for split in plan.splits:
-        for batch in lake.read_split(split, plan.projection, filter=projection.filter):
-            yield projection.finish(pa.Table.from_batches([batch]))
-
-
-def _changelog(table: Table, state: TableState, columns: Sequence[str] | None, filter_: Any) -> Iterator[pa.Table]:
+def _changelog(
+    table: TableHandle, state: TableState, columns: Sequence[str] | None, filter_: Any
+) -> Iterator[pa.Table]:
     parsed = parse_filter(filter_)
     for batch in changelog_batches(table, state):
         yield narrowed(pa.Table.from_batches([batch]), columns, parsed)

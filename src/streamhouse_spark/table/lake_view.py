@@ -12,28 +12,18 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_of_history
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakePlan, LakeSnapshot
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.query.projection import Projection, parse_filter
+from streamhouse_spark.read.executor import read_tables
+from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
-
-
-def open_lake(table: TableHandle) -> LakeTable:
-    """Raises `InvalidOptionError` where the table has no lake, `MissingExtraError` without the lake's library."""
-    if not table.has_lake:
-        raise InvalidOptionError(
-            f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
-        )
-    from streamhouse_spark.lake.formats import open_lake_table
-
-    return open_lake_table(table.storage, table.settings, table.state, table.world)
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
@@ -70,7 +60,7 @@ class LakeView:
 
     @cached_property
     def _lake(self) -> LakeTable:
-        return open_lake(self._table)
+        return self._table.open_lake()
 
     def newest(self) -> LakeSnapshot | None:
         """The newest snapshot and the offsets that it holds."""
@@ -90,30 +80,15 @@ class LakeView:
         """
         state = self._table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter))
-        plan = self.plan(state, projection, as_of_snapshot=as_of_snapshot, as_of_timestamp_ms=as_of_timestamp_ms)
-        if plan is None:
-            return projection.empty()
-        return projection.finish(self._lake.to_arrow(plan, filter=projection.filter))
-
-    def plan(
-        self,
-        state: TableState,
-        projection: Projection,
-        *,
-        as_of_snapshot: int | None = None,
-        as_of_timestamp_ms: int | None = None,
-    ) -> LakePlan | None:
-        """What a read has to do, by the columns of the state that the projection is of; None without a lake table."""
-        if as_of_timestamp_ms is not None:
-            as_of_snapshot = self._lake.snapshot_as_of(as_of_timestamp_ms).id
-        elif as_of_snapshot is None and not self._lake.exists():
-            return None
-        return self._lake.with_state(state).plan_read(
-            snapshot_id=as_of_snapshot,
-            columns=projection.read_columns,
-            node=projection.node,
-            schema=state.schema,
+        plan = plan_lake(
+            self._table,
+            state,
+            projection,
+            as_of_snapshot=as_of_snapshot,
+            as_of_timestamp_ms=as_of_timestamp_ms,
         )
+        found = read_tables(self._table, plan, filter=projection.filter)
+        return projection.joined([projection.finish(rows) for rows in found])
 
     def _current(self) -> LakeTable:
         """The lake of the table as it is now: others may have altered it.

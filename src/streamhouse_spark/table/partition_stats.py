@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.grouping import in_order, sums
-from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
-from streamhouse_spark.read.pin import Pin, pin_newest, require_recorded
-from streamhouse_spark.read.union_read import repinned
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Wanted, scan_pinned
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.reserved_names import require_unlike
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -47,10 +48,7 @@ def partition_table(table: TableHandle) -> pa.Table:
     The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
     partition, and as a read does.
     """
-    try:
-        return _of_pin(table, pin_newest(table.refresh()))
-    except SnapshotExpiredError:
-        return _of_pin(table, repinned(table))
+    return with_stand_ins(table, pin_newest(table.refresh()), Begun(()), lambda pin: _of_pin(table, pin))
 
 
 def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
@@ -63,11 +61,7 @@ def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
 
 def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
-        scan = table.open_lake().scan_files(
-            snapshot_id=pin.lake.snapshot_id, columns=columns.names, schema=pin.state.schema
-        )
-        require_recorded(pin.state, pin.lake, scan.snapshot)
-        yield _of_lake(pin.state.name, scan.files, columns)
+        yield _of_lake(pin.state.name, scan_pinned(table, pin, Wanted(columns.names)).files, columns)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:

@@ -27,7 +27,8 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.union_read import read_hot, read_newest, repinned
+from streamhouse_spark.read.stand_ins import repinned
+from streamhouse_spark.read.union_read import read_hot, read_newest
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_co
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
-from streamhouse_spark.read.union_read import read_hot, read_newest, read_pin, repinned
+from streamhouse_spark.read.stand_ins import repinned
+from streamhouse_spark.read.union_read import read_hot, read_newest, read_pin
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.alter import alter_table, forget_transactions
 from streamhouse_spark.table.maintain import MaintainReport, maintain

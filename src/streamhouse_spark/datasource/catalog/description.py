@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags
-from streamhouse_spark.table.table import Table
 
 PROVIDER = "streamhouse"
 STATUS_PREFIX = "status."
 
 
-def properties_of(table: Table) -> dict[str, str]:
+def properties_of(table: TableHandle) -> dict[str, str]:
     """All that is shown of the state as last read; asks storage for nothing."""
     state = table.state
     shown = {
@@ -27,7 +27,7 @@ def properties_of(table: Table) -> dict[str, str]:
         "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
         **_log_status(state),
     }
-    return {**shown, **_lake_status(table, state)} if table.has_lake else shown
+    return {**shown, **_lake_status(table, state)} if state.has_lake else shown
 
 
 def _log_status(state: TableState) -> dict[str, str]:
@@ -40,9 +40,9 @@ def _log_status(state: TableState) -> dict[str, str]:
     }
 
 
-def _lake_status(table: Table, state: TableState) -> dict[str, str]:
+def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:
     return {
-        "status.lake.format": table.properties.datalake_format,
+        "status.lake.format": state.parsed.datalake_format,
         "status.lake.location": f"{table.storage.url}/{state.lake_location}",
         "status.lake.snapshot": str(state.lake.snapshot_id) if state.lake else "none",
         "status.lake.offsets": _offsets({bucket: state.lake_offset(bucket) for bucket in state.buckets}),

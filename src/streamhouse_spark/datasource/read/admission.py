@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.datasource.read.planning import row_bytes
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.ranges import row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20

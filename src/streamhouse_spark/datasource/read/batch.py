@@ -11,11 +11,12 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.read import planning
 from streamhouse_spark.datasource.read.bounds import batch_ranges
-from streamhouse_spark.datasource.read.pieces import ReadPlan, TablePartition, partitions
+from streamhouse_spark.datasource.read.partitions import TablePartition, partitions
 from streamhouse_spark.datasource.read.read_task import read_plan
 from streamhouse_spark.datasource.read.target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
 from streamhouse_spark.datasource.read.bounds import starting_offsets
-from streamhouse_spark.datasource.read.pieces import StartPiece
 from streamhouse_spark.datasource.read.stream_offset import StartRows, StreamOffset
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, snapshot_split
-from streamhouse_spark.table.table import Table
+from streamhouse_spark.read.pieces import StartPiece
 
 
 def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffset:
@@ -50,7 +50,7 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
     return any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())
 
 
-def start_files(table: Table, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
+def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
     """The files of ``begin.rows``, in their order. The table was not truncated since.
 
     Raises `SnapshotExpiredError` where some are deleted, `CorruptDataError` where they are not those of the checkpoint.

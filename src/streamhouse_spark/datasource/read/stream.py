@@ -21,7 +21,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns
 from streamhouse_spark.datasource.read.admission import files_within, limited_ends
-from streamhouse_spark.datasource.read.pieces import StartPiece, TablePartition, binlog_partitions, partitions
+from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_partitions, partitions
 from streamhouse_spark.datasource.read.planning import plan_ranges
 from streamhouse_spark.datasource.read.read_task import read_plan
 from streamhouse_spark.datasource.read.start_rows import (
@@ -37,11 +37,13 @@ from streamhouse_spark.datasource.read.target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkShape, binlog_as_asked, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.pieces import StartPiece
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import BINLOG
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -210,7 +212,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _table(self) -> tuple[Table, TableState]:
+    def _table(self) -> tuple[TableHandle, TableState]:
         """The table, read to its tail, and the one state that the call is about: others may read the table on.
 
         Its name is resolved each time, so that a table made anew is noticed.
@@ -236,7 +238,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._seen = now
         return table, state
 
-    def _begin(self, table: Table, state: TableState) -> StreamOffset:
+    def _begin(self, table: TableHandle, state: TableState) -> StreamOffset:
         """Where a new query begins. Raises `SchemaMismatchError` where a column was added since it was made.
 
         What it begins with may be rows by key, which have values in that column wherever their changes lie.
@@ -245,10 +247,10 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             raise self._added.error(table.name)
         return initial_offset(state, self._options)
 
-    def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
+    def _offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
         return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
 
-    def _require_same_rows(self, table: Table, begun: int, ended: int) -> None:
+    def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
         if begun == ended:
             return
         text = f"{table.name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
@@ -260,7 +262,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         logger.warning("%s: going on with the rows behind", text)
 
     def _start_pieces(
-        self, table: Table, state: TableState, begin: StreamOffset, end: StreamOffset
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartPiece]:
         """The rows that the batch begins with: before its changes, so that sinks that keep the order are right."""
         numbers = begin.files_before(end)
@@ -277,7 +279,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         files = self._start_files(table, state, begin) if newest == begin.truncation else []
         return start_pieces(files[numbers.start : numbers.stop], begin)
 
-    def _start_files(self, table: Table, state: TableState, begin: StreamOffset) -> list[LogSplit]:
+    def _start_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
         """Those of ``begin.rows``; none where they are deleted and may be."""
         try:
             return start_files(table, state, begin)
@@ -292,18 +294,22 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
 
     def _require_more(
-        self, table: Table, ends: Mapping[int, int], newest: Mapping[int, int], processed: Mapping[int, int] | None
+        self,
+        table: TableHandle,
+        ends: Mapping[int, int],
+        newest: Mapping[int, int],
+        processed: Mapping[int, int] | None,
     ) -> None:
         """Raises `SchemaMismatchError` where all up to ``ends`` is processed, and what follows has other columns."""
         if self._added is not None and self._added.has_end and ends != newest and processed == ends:
             raise self._added.error(table.name)
 
-    def _move_consumer(self, table: Table, offsets: Mapping[int, int]) -> None:
+    def _move_consumer(self, table: TableHandle, offsets: Mapping[int, int]) -> None:
         consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
         if consumer_id is None:
             return
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
-            table.move_consumer(consumer_id, offsets)
+            move_consumer(table.log, consumer_id, offsets, table.require_there)
             self._consumer_moved_ms = now_ms
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.table.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class StreamHistory:
         self._known: tuple[CommitLog | None, HistoryMark | None] = (None, None)
         self._moved: dict[tuple[HistoryMark | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
-    def placed(self, table: Table, offset: StreamOffset) -> StreamOffset:
+    def placed(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
         """The position; with ``onDifferentHistory=continue`` one in the table for one of another history.
 
         That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
@@ -71,7 +71,7 @@ def _place(offset: StreamOffset) -> tuple[HistoryMark | None, tuple[tuple[int, i
     return offset.history, tuple(sorted(offset.offsets.items()))
 
 
-def _moved(table: Table, offset: StreamOffset) -> StreamOffset:
+def _moved(table: TableHandle, offset: StreamOffset) -> StreamOffset:
     state = table.state
     offsets = {b: max(state.first_offset(b), min(offset.offsets.get(b, 0), end)) for b, end in state.ends.items()}
     truncation = state.truncation.commit if state.truncation is not None else 0

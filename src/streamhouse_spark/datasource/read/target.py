@@ -11,9 +11,9 @@ from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions, St
 from streamhouse_spark.datasource.read.bounds import require_offsets_of_all
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
 from streamhouse_spark.read.binlog import binlog_schema
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 
 Kind = Literal["union", "range", "lake", "view"]
@@ -35,7 +35,7 @@ class ReadTarget:
     """What stands before the table's columns, with kind ``range``."""
 
 
-def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> ReadTarget:
+def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
     """Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for options that do not apply to it."""
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
@@ -47,12 +47,12 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
         raise InvalidOptionError(f"{name}: includeMetadata reads the log, and 'as of' a state; use one of them")
     if suffix is None:
         if options.as_of_lake_snapshot is not None:
-            return ReadTarget("lake", name, suffix, table.schema)
+            return ReadTarget("lake", name, suffix, table.state.schema.arrow)
         if logged:
             _require_change_feed(table, name, options.read_change_feed)
             require_offsets_of_all(table.state, options)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
-        return ReadTarget("union", name, suffix, table.schema)
+        return ReadTarget("union", name, suffix, table.state.schema.arrow)
     view = open_view(table, suffix)
     if suffix == CHANGELOG:
         if as_of:
@@ -64,13 +64,13 @@ def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> Read
             f"{table.name}$changelog; leave them out here",
         )
     if suffix == LAKE:
-        return ReadTarget("lake", name, suffix, table.schema)
+        return ReadTarget("lake", name, suffix, table.state.schema.arrow)
     if as_of:
         raise InvalidOptionError(f"{name} has no 'as of'; it belongs to {table.name} and {table.name}$lake")
     return ReadTarget("view", name, suffix, canonical_schema(view.schema))
 
 
-def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
+def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
     """Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
@@ -80,7 +80,7 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
     if suffix == BINLOG:
         if options.include_metadata:
             raise InvalidOptionError(f"{table.name}$binlog has the places of its changes; leave includeMetadata out")
-        return ReadTarget("range", f"{table.name}${suffix}", suffix, binlog_schema(table.schema))
+        return ReadTarget("range", f"{table.name}${suffix}", suffix, binlog_schema(table.state.schema.arrow))
     if suffix != CHANGELOG:
         raise InvalidNameError(
             f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "
@@ -89,7 +89,7 @@ def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) 
     return _range(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
 
 
-def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
+def _require_change_feed(table: TableHandle, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
     if table.state.primary_key and not read_change_feed:
         raise InvalidOptionError(
             f"{name} has a primary key, so that its log holds changes: streams, offsets, start and end times and "
@@ -98,8 +98,8 @@ def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> Non
         )
 
 
-def _range(table: Table, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:
+def _range(table: TableHandle, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:
     fields = (CHANGE_TYPE, *METADATA_FIELDS) if changes and metadata else CHANGELOG_FIELDS if changes else ()
     if metadata and not changes:
         fields = METADATA_FIELDS
-    return ReadTarget("range", name, suffix, with_fields(fields, table.schema), tuple(fields))
+    return ReadTarget("range", name, suffix, with_fields(fields, table.state.schema.arrow), tuple(fields))

@@ -11,14 +11,16 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from property.stream_driver import Opened
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.datasource.read import kept_tails, keyed_read_task, pieces
-from streamhouse_spark.datasource.read.kept_tails import KeptTails
-from streamhouse_spark.datasource.read.pieces import KeyedPiece, joined_by_changes, partitions
+from streamhouse_spark.datasource.read import partitions as pieces
+from streamhouse_spark.datasource.read.partitions import joined_by_changes, partitions
 from streamhouse_spark.datasource.read.planning import plan_union
 from streamhouse_spark.datasource.read.read_task import read_plan
 from streamhouse_spark.keys.collapsed_changes import KeySet, Tail
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read import changes, kept_tails
+from streamhouse_spark.read.kept_tails import KeptTails
+from streamhouse_spark.read.pieces import KeyedPiece
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -67,7 +69,7 @@ class Query:
 def query(memory, world, own_cache, monkeypatch) -> Query:
     monkeypatch.setattr(pieces, "OPENING_BYTES", 1)
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
-    monkeypatch.setattr(keyed_read_task, "kept_tails", KeptTails())
+    monkeypatch.setattr(changes, "kept_tails", KeptTails())
     return Query(memory, world)
 
 

@@ -150,14 +150,14 @@ class TestProcessThatSleptPastTheGrace:
     def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
         for i in range(5):
             table.append([{"id": i}])
-        read, naps = union_read.read_hot, []
+        read, naps = union_read.read_tables, []
 
-        def sleepy(table, pin, projection):
+        def sleepy(table, plan, **kwargs):
             if not naps:
                 naps.append(slept())
-            return read(table, pin, projection)
+            return read(table, plan, **kwargs)
 
-        monkeypatch.setattr(union_read, "read_hot", sleepy)
+        monkeypatch.setattr(union_read, "read_tables", sleepy)
         assert table.to_arrow().num_rows == 215
 
     def test_a_tail_whose_caller_slept_goes_on(self, table, slept):

@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pinned
-from streamhouse_spark.datasource.catalog.scan.sources import Question, Sources, sources_of
-from streamhouse_spark.datasource.read.pieces import LogPiece
+from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.log.segments.statistics import stored_value
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly, family_of
+from streamhouse_spark.read.pieces import LogPiece
+from streamhouse_spark.read.planner import Sources
 from streamhouse_spark.schema.table_schema import Column
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
 READ_BYTES_MAX = 4 << 20
@@ -112,7 +113,7 @@ def _internal(value: Any, data_type: pa.DataType) -> Any:
 # -- summaries --------------------------------------------------------------------------------------------------------
 
 
-def _summaries(table: Table, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
+def _summaries(table: TableHandle, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
     parts: list[list[Summary | None]] = [[] for _ in columns]
     unknown: list[LogSplit] = []
     for file in found.lake.files if found.lake is not None else ():
@@ -178,7 +179,7 @@ def _alone(split: LogSplit, segment: Segment) -> LogSplit:
     return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas)
 
 
-def _counted(table: Table, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
+def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
     """The rows themselves."""
     batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)

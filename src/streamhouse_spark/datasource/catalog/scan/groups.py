@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.datasource.catalog.scan.units import HotUnit, NativeUnit
-from streamhouse_spark.datasource.read.pieces import TARGET_BYTES_MAX, joined_by_changes, packed
+from streamhouse_spark.datasource.read.partitions import TARGET_BYTES_MAX, joined_by_changes, packed
 
 BUCKET_SPREAD_MAX = 4
 """How many cores may have nothing to do for each bucket, when a group a bucket is to be had instead."""

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.pin import pin_as_of
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -59,7 +59,7 @@ class ReadPin:
         return cls(**json.loads(text))
 
 
-def pin_of(table: Table, suffix: str | None, version: str | None, timestamp_us: int | None) -> ReadPin:
+def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> ReadPin:
     """The pin for a name loaded now, of the table's state as last read.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for a version that cannot be,
@@ -110,7 +110,7 @@ def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -
     return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
 
 
-def pinned(connection: Connection, pin: ReadPin) -> tuple[Table, TableState]:
+def pinned(connection: Connection, pin: ReadPin) -> tuple[TableHandle, TableState]:
     """The table and its state at the pinned commit.
 
     Raises `SnapshotExpiredError` where that can no longer be told, `DifferentHistoryError` where the table was restored

@@ -31,16 +31,15 @@ from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pin_of,
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.datasource.read.pieces import ReadPlan
-from streamhouse_spark.datasource.read.planning import row_bytes
 from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
 from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.ranges import row_bytes
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -53,8 +52,8 @@ _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelo
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a name means now. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    table = connection.table(str(name.path))
-    pin = pin_of(table, name.suffix, args.get("version"), args.get("timestamp_us"))
+    newest = connection.table(str(name.path))
+    pin = pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"))
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)
@@ -85,7 +84,7 @@ def _known_bucket_key(state: TableState) -> tuple[str, ...]:
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
-def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
+def _columns(table: TableHandle, state: TableState, pin: ReadPin) -> pa.Schema:
     """The columns that a query sees without asking for hidden ones."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
@@ -154,14 +153,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         json.loads(schema.json()),
         metadata,
         options.fail_on_data_loss,
-        ReadPlan(
-            table.name,
-            table.uuid,
-            state.schema.select(read),
-            (),
-            found.lake.projection if found.lake else None,
-            found.keyed,
-        ),
+        found.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
     return {**groups_to_json(groups), "read": hot.to_text()}

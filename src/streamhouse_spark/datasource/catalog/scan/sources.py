@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
@@ -10,29 +10,16 @@ from streamhouse_spark.datasource.catalog.scan.options import is_range
 from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of
 from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
-from streamhouse_spark.datasource.read.keyed_planning import keyed_columns, keyed_pieces
-from streamhouse_spark.datasource.read.pieces import (
-    BinlogPiece,
-    KeyedColumns,
-    KeyedPiece,
-    LogPiece,
-    OffsetsPiece,
-    Piece,
-    ViewPiece,
-)
-from streamhouse_spark.datasource.read.planning import binlog_pieces, plan_ranges
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.history import require_dropped, require_of_history
-from streamhouse_spark.lake.model.scan_files import LakeScan
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.match import segment_may_match
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, snapshot_split
+from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
-from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest, require_recorded
-from streamhouse_spark.schema.evolution import require_same_columns
-from streamhouse_spark.table.table import Table
+from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
+from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.read.planner import Pruning, Sources, Wanted, plan_pin, pruned, scan_lake
+from streamhouse_spark.read.ranges import binlog_pieces, range_pieces
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
 
 
@@ -40,7 +27,7 @@ from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
 class Question:
     """What Spark asks of a scan."""
 
-    table: Table
+    table: TableHandle
     state: TableState
     pin: ReadPin
     options: ReadOptions
@@ -50,20 +37,20 @@ class Question:
     statistics_of: tuple[str, ...] = ()
     """Columns whose statistics are wanted of lake files, besides those that the filters speak of."""
 
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.columns, BucketPruning(self.node), self.statistics_of)
+
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Everything that can hold rows of the answer, each row once."""
+class BucketPruning(Pruning):
+    """Chooses buckets, too, by equality on the bucket key."""
 
-    state: TableState
-    lake: LakeScan | None = None
-    """With the files that the filters leave."""
-    pieces: tuple[Piece, ...] = ()
-    """Of the log, or a view."""
-    are_exact: bool = True
-    """Whether exactly the rows of the pieces are read, unless reading fails."""
-    keyed: KeyedColumns | None = None
-    """For the rows of a table with a primary key."""
+    def buckets(self, state: TableState) -> frozenset[int] | None:
+        properties = state.parsed  # in this state the key may have another name than now
+        key = properties.bucket_key
+        column = state.schema.find(key[0]) if len(key) == 1 else None
+        return buckets_of(self.node, column, state.num_buckets, properties.datalake_format)
 
 
 def sources_of(asked: Question) -> Sources:
@@ -71,15 +58,14 @@ def sources_of(asked: Question) -> Sources:
     pin, options = asked.pin, asked.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _snapshot_of(asked)
-        return Sources(asked.state, None if snapshot_id is None else _lake(asked, snapshot_id))
+        lake = None if snapshot_id is None else scan_lake(asked.table, asked.state, snapshot_id, asked.wanted)
+        return replace(_of_log(asked, ()), lake=lake)
     if pin.suffix == CHANGELOG or is_range(options):
         return _ranges(asked)
     if pin.suffix == BINLOG:
-        pieces = binlog_pieces(asked.state)
-        require_kept(asked.table.log, asked.state, [s for piece in pieces for s in piece.split.segments])
-        return Sources(asked.state, pieces=pieces, are_exact=False)
+        return _kept(asked, _of_log(asked, binlog_pieces(asked.state), are_exact=False))
     if pin.suffix is not None:
-        return Sources(asked.state, pieces=(ViewPiece(pin.suffix),), are_exact=False)
+        return _of_log(asked, (ViewPiece(pin.suffix),), are_exact=False)
     return _union(asked)
 
 
@@ -94,105 +80,40 @@ def bucket_of(piece: Piece) -> int | None:
     return None
 
 
-# -- the union --------------------------------------------------------------------------------------------------------
+def _of_log(asked: Question, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
+    schema = asked.wanted.schema(asked.state)
+    return Sources(asked.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
 
 def _union(asked: Question) -> Sources:
     as_of_ms = asked.options.as_of_timestamp_ms if asked.pin.as_of_ms is None else asked.pin.as_of_ms
-    pin = pin_newest(asked.state) if as_of_ms is None else pin_as_of(asked.state, as_of_ms)
-    try:
-        return _of_pin(asked, pin)
-    except SnapshotExpiredError:
-        stand_in = None if pin.lake is None or as_of_ms is not None else _stand_in(asked)
-        if stand_in is None:
-            raise
-        return _of_pin(replace(asked, state=stand_in.state), stand_in)
+    if as_of_ms is not None:
+        return _of_pin(asked, pin_as_of(asked.state, as_of_ms))
+    pin = pin_newest(asked.state)
+    begun = Begun(
+        asked.columns,
+        is_chosen=asked.pin.is_chosen or pin.lake is None,
+        reader="a query of {name} whose lake snapshot was expired meanwhile",
+        advice="run the query again",
+    )
+    return with_stand_ins(asked.table, pin, begun, lambda found: _of_pin(asked, found))
 
 
 def _of_pin(asked: Question, pin: Pin) -> Sources:
-    if asked.state.primary_key:
-        return _keyed(asked, pin)
-    lake = None
-    if pin.lake is not None:
-        lake = _lake(asked, pin.lake.snapshot_id)
-        require_recorded(asked.state, pin.lake, lake.snapshot)
-    return Sources(asked.state, lake, _hot(asked, pin))
+    return _kept(asked, plan_pin(asked.table, pin, asked.wanted))
 
 
-def _keyed(asked: Question, pin: Pin) -> Sources:
-    """Lake files of buckets without newer changes stay files, which Spark may read itself."""
-    allowed = _buckets(asked)
-    hot = {b: offsets for b, offsets in pin.hot.items() if allowed is None or b in allowed}
-    keyed = keyed_columns(asked.state, asked.columns, hot)
-    require_kept(asked.table.log, asked.state, [s for tail in keyed.tails for s in tail.segments])
-    scan = None
-    if pin.lake is not None:
-        scan = _lake(replace(asked, columns=keyed.schema.names), pin.lake.snapshot_id)
-    bases = [snapshot_split(asked.state, base) for b, base in pin.bases.items() if allowed is None or b in allowed]
-    require_kept(asked.table.log, asked.state, [s for base in bases for s in base.segments])
-    if scan is None or not keyed.tails:
-        pieces = tuple(keyed_pieces((), keyed.tails, bases))
-        return Sources(asked.state, scan, pieces, are_exact=not keyed.tails, keyed=keyed)
-    changed = {tail.bucket for tail in keyed.tails}
-    as_they_are = tuple(file for file in scan.files if file.bucket is not None and file.bucket not in changed)
-    others = [file for file in scan.files if file not in as_they_are]
-    pieces = tuple(keyed_pieces(others, keyed.tails))
-    return Sources(asked.state, replace(scan, files=as_they_are), pieces, are_exact=False, keyed=keyed)
+def _kept(asked: Question, found: Sources) -> Sources:
+    """The sources, once it is seen that no file of the log's pieces was deleted since the pinned commit."""
+    segments = [segment for split in _splits(found) for segment in split.segments]
+    require_kept(asked.table.log, found.state, segments)
+    return found
 
 
-def _stand_in(asked: Question) -> Pin | None:
-    """Another pin, for when another engine expired the lake snapshot.
-
-    The lake's newest snapshot and the pinned log are the same rows as long as the snapshot holds nothing beyond the
-    pinned ends, and no partition was dropped since. Else the newest state of the table is all that can be had, which is
-    no answer to a chosen one.
-    """
-    table, state = asked.table, asked.state
-    newest = table.open_lake().newest()
-    require_of_history(table.log, newest)
-    require_dropped(state, newest)
-    if newest is None or not newest.offsets:  # what it holds of the log cannot be told
-        return None
-    within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
-    is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
-    if within and is_whole and state.begins_at(newest.starts):
-        return pin_newest(state, LakePair(newest.id, newest.offsets, newest.timestamp_ms, newest.starts))
-    if asked.pin.is_chosen:
-        return None
-    stand_in = table.repinned()
-    who = f"a query of {state.name} whose lake snapshot was expired meanwhile"
-    require_same_columns(state.schema, stand_in.state.schema, asked.columns, who, "run the query again")
-    return stand_in
-
-
-def _hot(asked: Question, pin: Pin) -> tuple[Piece, ...]:
-    allowed = _buckets(asked)
-    wanted = {b: offsets for b, offsets in pin.hot.items() if allowed is None or b in allowed}
-    splits = [_pruned(asked, plan_range(asked.state, bucket, offsets)) for bucket, offsets in wanted.items()]
-    return _kept(asked, [LogPiece(split) for split in splits if split.segments])
-
-
-def _kept(asked: Question, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """The pieces, once it is seen that no file of theirs was deleted since the pinned commit."""
-    segments = [s for piece in pieces if isinstance(piece, LogPiece) for s in piece.split.segments]
-    require_kept(asked.table.log, asked.state, segments)
-    return tuple(pieces)
-
-
-def _pruned(asked: Question, split: LogSplit) -> LogSplit:
-    kept = tuple(s for s in split.segments if segment_may_match(asked.state, s, split.offsets, asked.node))
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
-
-
-def _buckets(asked: Question) -> frozenset[int] | None:
-    state = asked.state  # in which the key may have another name than now
-    properties = state.parsed
-    key = properties.bucket_key
-    column = state.schema.find(key[0]) if len(key) == 1 else None
-    return buckets_of(asked.node, column, asked.state.num_buckets, properties.datalake_format)
-
-
-# -- the lake ---------------------------------------------------------------------------------------------------------
+def _splits(found: Sources) -> list[LogSplit]:
+    tails = list(found.keyed.tails) if found.keyed is not None else []
+    bases = [p.base for p in found.pieces if isinstance(p, KeyedPiece) and p.base is not None]
+    return [*tails, *bases, *(p.split for p in found.pieces if isinstance(p, LogPiece | BinlogPiece))]
 
 
 def _snapshot_of(asked: Question) -> int | None:
@@ -204,37 +125,12 @@ def _snapshot_of(asked: Question) -> int | None:
     return asked.pin.lake_snapshot
 
 
-def _lake(asked: Question, snapshot_id: int) -> LakeScan:
-    schema = asked.state.schema
-    scan = asked.table.open_lake().scan_files(
-        snapshot_id=snapshot_id,
-        columns=asked.columns,
-        schema=schema,
-        statistics_of=asked.statistics_of,
-        node=asked.node,
-    )
-    allowed = _buckets(asked)
-    files = (file for file in scan.files if allowed is None or file.bucket is None or file.bucket in allowed)
-    return replace(scan, files=tuple(files))
-
-
-# -- ranges -----------------------------------------------------------------------------------------------------------
-
-
 def _ranges(asked: Question) -> Sources:
-    state, options = asked.state, asked.options
+    state, options, pruning = asked.state, asked.options, asked.wanted.pruning
     if asked.pin.suffix != CHANGELOG:
         require_offsets_of_all(state, options)
-    allowed = _buckets(asked)
+    allowed = pruning.buckets(state)
     ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}
-    plan = plan_ranges(asked.table, state, ranges, asked.columns, fail_on_data_loss=options.fail_on_data_loss)
-    pieces = _kept(asked, list(_pruned_pieces(asked, plan.pieces)))
-    return Sources(state, None, pieces, are_exact=options.fail_on_data_loss)
-
-
-def _pruned_pieces(asked: Question, pieces: Sequence[Piece]) -> Iterator[Piece]:
-    for piece in pieces:
-        if not isinstance(piece, LogPiece):
-            yield piece
-        elif (split := _pruned(asked, piece.split)).segments:
-            yield LogPiece(split)
+    pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
+    found = _of_log(asked, list(pruned(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
+    return _kept(asked, found)

@@ -10,8 +10,10 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from streamhouse_spark.datasource.catalog.scan.sources import Sources, bucket_of
-from streamhouse_spark.datasource.read.pieces import (
+from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
+from streamhouse_spark.datasource.read.partitions import by_bucket, cut_pieces, partition_bytes
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.read.pieces import (
     BinlogPiece,
     KeyedPiece,
     LakePiece,
@@ -20,10 +22,8 @@ from streamhouse_spark.datasource.read.pieces import (
     Piece,
     StartPiece,
     ViewPiece,
-    cut_pieces,
-    partition_bytes,
 )
-from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.read.planner import Sources, lake_pieces
 from streamhouse_spark.schema.table_schema import TableSchema
 
 _TEXT_BYTES = 24
@@ -76,13 +76,9 @@ def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequen
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, native_schemes) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
-    pieces: list[tuple[Piece, int | None, float]] = [
-        (LakePiece(split, file.bucket), file.bucket, of_lake)
-        for file, path in zip(files, paths, strict=True)
-        if path is None
-        for split in file.splits()
-    ]
-    pieces.extend((piece, bucket_of(piece), of_log) for piece in sources.pieces)
+    others = (file for file, path in zip(files, paths, strict=True) if path is None)
+    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
     target_bytes = partition_bytes(
         [*(_Weight(file.size_bytes * of_lake) for file in files), *(_Weight(p.size_bytes * f) for p, _, f in pieces)],
         parallelism,

@@ -15,7 +15,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
 from streamhouse_spark.datasource.catalog.scan import query_pin as pins
 from streamhouse_spark.datasource.catalog.scan.units import native_path
-from streamhouse_spark.datasource.read import pieces
+from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidNameError,

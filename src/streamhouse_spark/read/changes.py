@@ -1,0 +1,68 @@
+"""What the newest changes of a table with a primary key leave of its rows, bucket by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.keys.collapsed_changes import Tail
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.query import row_selection
+from streamhouse_spark.read.kept_tails import kept_tails
+from streamhouse_spark.read.pieces import KeyedColumns
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+class Changes:
+    """The changes of each bucket, worked out when they are asked for and held until those of others are."""
+
+    def __init__(self, table: TableHandle, keyed: KeyedColumns) -> None:
+        self._table = table
+        self._keyed = keyed
+        self._places = tuple(keyed.schema.names.index(name) for name in keyed.key)
+        self._splits = {split.bucket: split for split in keyed.tails}
+        self._held: Mapping[int, Tail] = {}
+
+    def read_all(self) -> None:
+        """Work out those of all buckets, side by side, and hold them. Then several threads may ask."""
+        found = in_parallel(self._read, list(self._splits.values()))
+        self._held = dict(zip(self._splits, found, strict=True))
+
+    def rows(self, bucket: int) -> pa.Table:
+        """Give the rows that the changes of the bucket leave."""
+        return self._of(bucket)[0].rows
+
+    def without_changed(self, batch: pa.RecordBatch, bucket: int | None) -> pa.RecordBatch:
+        """Leave out older rows whose keys a change of the bucket names; None stands for any bucket."""
+        for tail in self._of(bucket):
+            if len(tail.keys) and batch.num_rows:
+                changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
+                batch = row_selection.without(batch, changed)
+        return batch
+
+    def _of(self, bucket: int | None) -> Sequence[Tail]:
+        wanted = [b for b in self._splits if bucket is None or b == bucket]
+        if not self._held.keys() >= set(wanted):
+            self._held = {b: self._held[b] if b in self._held else self._kept(self._splits[b]) for b in wanted}
+        return [self._held[b] for b in wanted]
+
+    def _kept(self, split: LogSplit) -> Tail:
+        """Those of a split, once for all tasks of the process where the history is known."""
+        if self._keyed.history is None:
+            return self._read(split)
+        ranges = (split.table_uuid, split.bucket, split.offsets)
+        columns = tuple((column.id, column.name, str(column.type)) for column in self._keyed.schema.columns)
+        key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
+        return kept_tails.get(key, lambda: self._read(split))
+
+    def _read(self, split: LogSplit) -> Tail:
+        schema = self._keyed.schema
+        written = TableSchema((CHANGE_COLUMN, *schema.columns))
+        records = InlineRecords(self._table.storage, self._table.uuid)
+        found = (found.batch for found in read_split(self._table.storage, split, written, records=records))
+        return Tail.of(found, schema.arrow, self._places)

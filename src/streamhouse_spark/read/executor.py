@@ -1,0 +1,246 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""From the pieces of a plan to their rows. Every reader reads here: Python at once, others batch by batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.reader import offset_file, read_numbered
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.read.binlog import binlog_batches
+from streamhouse_spark.read.changes import Changes
+from streamhouse_spark.read.pieces import (
+    BinlogPiece,
+    KeyedPiece,
+    LakePiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    ReadPlan,
+    StartPiece,
+    ViewPiece,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
+
+logger = logging.getLogger(__name__)
+
+
+def read_batches(
+    table: TableHandle,
+    plan: ReadPlan,
+    metadata: Sequence[pa.Field] = (),
+    *,
+    filter: pc.Expression | None = None,
+    fail_on_data_loss: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Read all pieces one after the other: the metadata columns and then the plan's, of the rows that the filter wants.
+
+    Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
+    """
+    fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
+    reader = PieceReader(table, plan, fields, filter=filter, fail_on_data_loss=fail_on_data_loss)
+    found = (batch for piece in plan.pieces for batch in reader.batches(piece))
+    if plan.binlog_start is None:
+        yield from found
+    else:
+        yield from binlog_batches(_from(found, plan.binlog_start), plan.schema.arrow)
+
+
+def read_tables(table: TableHandle, plan: ReadPlan, *, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
+    """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
+    reader = PieceReader(table, plan, filter=filter)
+    reader.read_changes()
+    of_lake = [piece for piece in plan.pieces if _is_of_lake(piece)]
+    yield from in_parallel(reader.table, of_lake)
+    yield from (reader.table(piece) for piece in plan.pieces if not _is_of_lake(piece))
+
+
+def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    """Without what is before the offset, but for the row before the update whose row after is there."""
+    for batch in changes:
+        is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
+        drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
+        yield batch.slice(1) if drop else batch
+
+
+def _is_of_lake(piece: Piece) -> bool:
+    """Whether its rows are those of a lake file, which are filtered while it is read."""
+    return isinstance(piece, LakePiece) or (isinstance(piece, KeyedPiece) and piece.lake is not None)
+
+
+class PieceReader:
+    """Reads pieces of one plan, in whatever order."""
+
+    def __init__(
+        self,
+        table: TableHandle,
+        plan: ReadPlan,
+        metadata: Sequence[pa.Field] = (),
+        *,
+        filter: pc.Expression | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> None:
+        self._table = table
+        self._plan = plan
+        self._metadata = metadata
+        self._filter = filter
+        self._fail_on_data_loss = fail_on_data_loss
+        self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
+        self._records = InlineRecords(table.storage, plan.table_uuid)
+        self._records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
+
+    def read_changes(self) -> None:
+        """Read the changes of all buckets at once, before pieces are read in several threads."""
+        if self._changes is not None:
+            self._changes.read_all()
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Give the rows of a piece that the filter wants."""
+        for batch in self._found(piece):
+            if self._filter is None or _is_of_lake(piece):
+                yield batch
+            else:
+                yield from matching(pa.Table.from_batches([batch]), self._filter).to_batches()
+
+    def table(self, piece: Piece) -> pa.Table:
+        """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
+        if isinstance(piece, LakePiece) and self._plan.keyed is None:
+            files, projection = self._files(piece.split), self._projection
+            return read_whole(files, piece.split, projection, filter=self._filter)
+        rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
+        return rows if self._filter is None or _is_of_lake(piece) else matching(rows, self._filter)
+
+    def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece; only those of lake files are filtered."""
+        match piece:
+            case LogPiece(split):
+                return self._of_log(split)
+            case LakePiece(split, _):
+                return self._of_lake(piece) if self._metadata else self._selected(self._lake_batches(split))
+            case KeyedPiece():
+                return self._selected(self._of_key(piece))
+            case OffsetsPiece(bucket, offsets):
+                return self._of_offsets(bucket, offsets)
+            case StartPiece(split, offset):
+                return self._before(split, offset)
+            case BinlogPiece(split, schema):
+                return self._binlog(split, schema)
+            case ViewPiece(suffix):
+                raise ValueError(f"${suffix} is a view, which has no pieces")
+
+    @property
+    def _projection(self) -> LakeProjection:
+        assert self._plan.projection is not None
+        return self._plan.projection
+
+    def _files(self, split: LakeSplit) -> FileAccess:
+        return lake_files(self._table.storage, self._table.settings, split.location)
+
+    def _selected(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The plan's columns; a plan by key also reads those of the key."""
+        if self._plan.keyed is None:
+            return batches
+        names = list(self._plan.schema.names)
+        return (batch.select(names) for batch in batches)
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        schema, has_changes = self._plan.schema, split.has_changes
+        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
+        for found in read_split(self._table.storage, split, wanted, records=self._records):
+            yield with_metadata(found, self._metadata) if self._metadata or has_changes else found.batch
+
+    def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
+        """Rows of a snapshot by key, at the offset before the one that they are from."""
+        for found in self._log_batches(split, self._plan.schema):
+            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
+            yield add_places(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
+
+    def _binlog(self, split: LogSplit, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        written = TableSchema((CHANGE_COLUMN, *schema.columns))
+        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in self._log_batches(split, written))
+        return binlog_batches(changes, schema.arrow)
+
+    def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
+        return read_split(self._table.storage, split, schema)
+
+    # -- the lake -------------------------------------------------------------------------------------------------
+
+    def _lake_batches(self, split: LakeSplit) -> Iterator[pa.RecordBatch]:
+        return read_lake_split(self._files(split), split, self._projection, filter=self._filter)
+
+    def _of_lake(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
+        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
+        files, split = self._files(piece.split), piece.split
+        if split.merge is not None:
+            for batch in read_lake_split(files, split, self._projection):
+                yield add_places(batch, self._metadata, split.bucket, None)
+            return
+        writers = (self._table.uuid, *self._table.state.former_uuids)
+        ours = offset_file(files, split.location, writers)
+        offsets = ours.runs.offsets() if ours is not None else None
+        bucket = ours.bucket if ours is not None else piece.bucket
+        for numbers, batch in read_numbered(files, split, self._projection):
+            yield add_places(batch, self._metadata, bucket, None if offsets is None else pa.array(offsets[numbers]))
+
+    def _of_offsets(self, bucket: int, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+        for base_offset, batch in self._trimmed(bucket, offsets):
+            yield add_metadata(batch, self._metadata, bucket, base_offset, None) if self._metadata else batch
+
+    def _trimmed(self, bucket: int, offsets: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
+        table = self._table
+        try:
+            lake = table.open_lake().with_schema(
+                self._plan.schema
+            )  # this process may know an older schema of the table
+            yield from lake.read_offsets(bucket, offsets)
+        except OffsetsTrimmedError:  # raised before the first row
+            state = table.refresh()
+            if self._fail_on_data_loss:
+                require_not_truncated(state, bucket, offsets.start)  # which says more, where that is why
+                raise
+            if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
+                logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
+                return
+            middle = (offsets.start + offsets.end) // 2
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle))
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end))
+
+    # -- tables with a primary key --------------------------------------------------------------------------------
+
+    def _of_key(self, piece: KeyedPiece) -> Iterator[pa.RecordBatch]:
+        keyed, changes = self._plan.keyed, self._changes
+        if keyed is None or changes is None:
+            raise ValueError("a piece by key outside of a plan by key")
+        if piece.is_of_changes:
+            assert piece.bucket is not None
+            yield from changes.rows(piece.bucket).to_batches()
+            return
+        for batch in self._older(piece, keyed.schema):
+            yield changes.without_changed(batch, piece.bucket)
+
+    def _older(self, piece: KeyedPiece, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        """Rows that changes are laid over."""
+        if piece.base is not None:
+            return (found.batch for found in self._log_batches(piece.base, schema))
+        assert piece.lake is not None
+        return self._lake_batches(piece.lake)

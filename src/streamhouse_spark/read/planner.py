@@ -1,0 +1,202 @@
+"""From a pin to what holds its rows: lake files, and pieces of the log. Every reader plans here.
+
+A plan follows the state of its pin alone: the table's own moves on under it, with each read and write of the process.
+Pruning may leave out files and segments that surely have no row of the answer. Of a table with a primary key it never
+leaves out changes: a newer row that nobody asked for still takes the place of an older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.match import segment_may_match
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, snapshot_split
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pieces import KeyedColumns, KeyedPiece, LakePiece, LogPiece, Piece, ReadPlan
+from streamhouse_spark.read.pin import Pin, require_recorded
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Chooses among manifests, files and segments by their metadata. Without a filter it keeps all."""
+
+    node: Node = ALWAYS_TRUE
+    """The filter, in the names that the state has; every row of the answer satisfies it."""
+
+    def buckets(self, state: TableState) -> frozenset[int] | None:  # noqa: ARG002
+        """Name the only buckets that can have rows of the answer; None for any."""
+        return None
+
+    def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
+        return self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a read asks of a pin."""
+
+    columns: tuple[str, ...] | None
+    """The columns of the table that are read, at least one; None for all."""
+    pruning: Pruning = Pruning()
+    statistics_of: tuple[str, ...] = ()
+    """Columns whose statistics are wanted of lake files, besides those that the filter speaks of."""
+
+    @classmethod
+    def of(cls, projection: Projection) -> Wanted:
+        return cls(projection.read_columns, Pruning(projection.node))
+
+    def schema(self, state: TableState) -> TableSchema:
+        return state.schema if self.columns is None else state.schema.select(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All that can hold rows of an answer, each row once."""
+
+    state: TableState
+    schema: TableSchema
+    """The columns of the table that are read, in the order of the result."""
+    lake: LakeScan | None = None
+    """Files whose rows are rows of the answer as they are; an engine may read them itself."""
+    pieces: tuple[Piece, ...] = ()
+    """Everything else: lake files first, then snapshots by key, then the log."""
+    are_exact: bool = True
+    """Whether exactly the rows of the pieces are read, unless reading fails."""
+    keyed: KeyedColumns | None = None
+    """For the rows of a table with a primary key."""
+
+    def common(self, table: TableHandle) -> ReadPlan:
+        """Give the plan without its pieces."""
+        projection = self.lake.projection if self.lake is not None else None
+        return ReadPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
+
+    def plan(self, table: TableHandle) -> ReadPlan:
+        """Give the plan of a read that takes all of it as pieces."""
+        return replace(self.common(table), pieces=(*lake_pieces(self.lake.files if self.lake else ()), *self.pieces))
+
+
+def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakePiece]:
+    """Cut lake files whose rows are read as they are into pieces."""
+    return (LakePiece(split, file.bucket) for file in files for split in file.splits())
+
+
+def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
+    """Find what holds the rows of a pin.
+
+    Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
+    """
+    allowed = wanted.pruning.buckets(pin.state)
+    if allowed is not None:
+        hot = {bucket: offsets for bucket, offsets in pin.hot.items() if bucket in allowed}
+        pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
+    if pin.state.primary_key:
+        return _plan_keyed(table, pin, wanted)
+    lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
+    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
+    pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
+    return Sources(pin.state, wanted.schema(pin.state), lake, tuple(pieces))
+
+
+def pruned(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
+    """Leave out the segments of pieces of the log that have no row of the answer, and pieces without segments."""
+    for piece in pieces:
+        if not isinstance(piece, LogPiece):
+            yield piece
+        elif (split := _pruned(state, piece.split, pruning)).segments:
+            yield LogPiece(split)
+
+
+def _pruned(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
+    kept = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
+    if len(kept) == len(split.segments):
+        return split
+    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
+
+
+# -- tables with a primary key ----------------------------------------------------------------------------------------
+
+
+def _plan_keyed(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
+    """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
+    state, schema = pin.state, wanted.schema(pin.state)
+    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
+    keyed = KeyedColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
+    lake = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names)) if pin.lake is not None else None
+    changed: set[int | None] = {tail.bucket for tail in tails}
+    if changed:
+        changed.add(None)  # a file whose bucket is not known may be of any
+    older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
+    bases = [snapshot_split(state, base) for base in pin.bases.values()]
+    pieces = (
+        *(KeyedPiece(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
+        *(KeyedPiece(base.bucket, None, base.size_bytes, base) for base in bases),
+        *(KeyedPiece(tail.bucket, None, tail.size_bytes) for tail in tails),
+    )
+    if lake is not None:
+        lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
+    return Sources(state, schema, lake, pieces, are_exact=not tails, keyed=keyed)
+
+
+def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
+    """The columns of the schema and those of the primary key, in the table's order."""
+    chosen = {*schema.names, *state.primary_key}
+    if len(chosen) == len(state.schema.names):
+        return state.schema
+    return TableSchema(tuple(c for c in state.schema.columns if c.name in chosen))
+
+
+# -- the lake ---------------------------------------------------------------------------------------------------------
+
+
+def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
+    """Find the files of a pin's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
+    assert pin.lake is not None
+    scan = scan_lake(table, pin.state, pin.lake.snapshot_id, wanted)
+    require_recorded(pin.state, pin.lake, scan.snapshot)
+    return scan
+
+
+def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: Wanted) -> LakeScan:
+    """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
+    scan = table.open_lake().scan_files(
+        snapshot_id=snapshot_id,
+        columns=wanted.schema(state).names,
+        schema=state.schema,
+        statistics_of=wanted.statistics_of,
+        node=wanted.pruning.node,
+    )
+    allowed = wanted.pruning.buckets(state)
+    if allowed is None:
+        return scan
+    return replace(scan, files=tuple(file for file in scan.files if file.bucket is None or file.bucket in allowed))
+
+
+def plan_lake(
+    table: TableHandle,
+    state: TableState,
+    projection: Projection,
+    *,
+    as_of_snapshot: int | None = None,
+    as_of_timestamp_ms: int | None = None,
+) -> ReadPlan:
+    """Plan a read of the lake alone: of a snapshot, of the one at a time, or by default of the newest.
+
+    There are no pieces before the first tiering round. Raises `SnapshotExpiredError`.
+    """
+    wanted = Wanted.of(projection).schema(state)
+    lake = table.open_lake().with_state(state)
+    if as_of_timestamp_ms is not None:
+        as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
+    elif as_of_snapshot is None and not lake.exists():
+        return ReadPlan(table.name, table.uuid, wanted, ())
+    plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
+    pieces = tuple(LakePiece(split, split.bucket) for split in plan.splits)
+    return ReadPlan(table.name, table.uuid, wanted, pieces, plan.projection)

@@ -1,0 +1,83 @@
+"""Offset ranges of a state as pieces: what the hot log holds from there, and below its start from the lake."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
+from streamhouse_spark.read.pieces import BinlogPiece, LogPiece, OffsetsPiece, Piece
+
+logger = logging.getLogger(__name__)
+
+LAKE_RANGE_ROWS = 1 << 20
+"""Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+_ROW_BYTES_UNKNOWN = 64
+
+
+def range_pieces(state: TableState, ranges: Mapping[int, OffsetRange], *, fail_on_data_loss: bool) -> tuple[Piece, ...]:
+    """Cut offset ranges of buckets into pieces, in the order of their offsets.
+
+    Raises `OffsetsTrimmedError` where neither log nor lake has them, or a truncation took them away; with
+    ``fail_on_data_loss`` False they are left out, with a warning.
+    """
+    pieces: list[Piece] = []
+    for bucket, asked in ranges.items():
+        offsets = _not_truncated(state, bucket, asked, fail_on_data_loss=fail_on_data_loss)
+        start = state.buckets[bucket].start
+        if offsets.start < start:
+            trimmed = OffsetRange(offsets.start, min(offsets.end, start))
+            pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+        if offsets.end > start:
+            pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
+    return tuple(pieces)
+
+
+def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
+    """Cut ``$binlog`` into a piece for each bucket that has changes."""
+    return tuple(
+        BinlogPiece(plan_range(state, bucket, log.offsets), state.schema)
+        for bucket, log in state.buckets.items()
+        if log.offsets
+    )
+
+
+def row_bytes(state: TableState, bucket: int) -> int:
+    """Estimate how many bytes a row of the bucket takes in memory."""
+    segments = state.buckets[bucket].segments[-8:]
+    rows = sum(s.num_rows for s in segments)
+    return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN
+
+
+def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
+    """The part of a range that is still the table's."""
+    try:
+        require_not_truncated(state, bucket, wanted.start)
+    except OffsetsTrimmedError as error:
+        if fail_on_data_loss:
+            raise
+        logger.warning("%s: skipping them", error)
+    first = state.first_offset(bucket)
+    return OffsetRange(max(wanted.start, first), max(wanted.end, first))
+
+
+def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
+    in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
+    tiered = state.lake_offset(bucket) if in_lake else 0
+    held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
+    if held != wanted:
+        text = (
+            f"{state.name}: offsets {OffsetRange(held.end, wanted.end)} of bucket {bucket} were trimmed from the hot "
+            "log and are not in the lake"
+        )
+        if fail_on_data_loss:
+            raise OffsetsTrimmedError(
+                f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
+            )
+        logger.warning("%s: skipping them", text)
+    for start in range(held.start, held.end, LAKE_RANGE_ROWS):
+        part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
+        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket))

@@ -1,0 +1,118 @@
+"""Other pins for a read whose pin can no longer be read: another engine expired its lake snapshot, or time passed.
+
+The one policy of all readers. First the pinned log with the lake's newest snapshot, as long as that is the same rows;
+then the newest state of the table, as long as the read's columns are the same in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.tiering.plan import require_progress
+from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.schema.evolution import require_same_columns
+
+STAND_INS_MAX = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A read that began by the columns of a pin."""
+
+    columns: Sequence[str] | None
+    """The columns of the table that it reads; None for all."""
+    is_chosen: bool = False
+    """Whether the user chose the state, so that no other may stand in for it."""
+    reader: str = "a read of {name}"
+    advice: str = "read it again"
+
+    def require_same(self, pin: Pin, found: Pin) -> Pin:
+        """Give the pin that was found. Raises `SchemaMismatchError` where columns are others there."""
+        begun, name = pin.state.schema, found.state.name
+        columns = begun.names if self.columns is None else self.columns
+        require_same_columns(begun, found.state.schema, columns, self.reader.format(name=name), self.advice)
+        return found
+
+
+def with_stand_ins(table: TableHandle, pin: Pin, begun: Begun, read: Callable[[Pin], T]) -> T:
+    """Read a pin, or one that stands in for it. Raises `SnapshotExpiredError` where none can be read any more."""
+    stand_ins = _stand_ins(table, pin, begun)
+    chosen = pin
+    while True:
+        try:
+            return read(chosen)
+        except SnapshotExpiredError:
+            found = next(stand_ins, None)
+            if found is None:
+                raise
+            chosen = found
+
+
+def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
+    if pin.lake is not None:
+        newest = _newest_of_lake(table, pin.state)
+        if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
+            return
+        if (same := _same_rows(pin.state, newest)) is not None:
+            yield same
+    if begun.is_chosen:
+        return
+    for _ in range(STAND_INS_MAX):
+        yield begun.require_same(pin, repinned(table))
+
+
+def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
+    newest = table.open_lake().newest()
+    require_of_history(table.log, newest)
+    require_dropped(state, newest)
+    return newest
+
+
+def _same_rows(state: TableState, newest: LakeSnapshot) -> Pin | None:
+    """A pin of the state on the lake's newest snapshot, which must hold nothing beyond the state's ends.
+
+    Nor may a partition have been dropped since.
+    """
+    within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
+    is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
+    if within and is_whole and state.begins_at(newest.starts):
+        return pin_newest(state, _pair(newest))
+    return None
+
+
+def repinned(table: TableHandle) -> Pin:
+    """Pin the newest state on the lake's own newest snapshot: another engine may have expired the recorded one."""
+    for _ in range(STAND_INS_MAX):
+        with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
+            return _pinned_to_lake(table)
+    return _pinned_to_lake(table)
+
+
+def _pinned_to_lake(table: TableHandle) -> Pin:
+    state = table.refresh()
+    if not state.has_lake:
+        return pin_newest(state)
+    newest = _newest_of_lake(table, state)
+    if newest is None:
+        return pin_newest(table.refresh(), state.lake)
+    try:
+        return pin_newest(table.refresh(), _pair(newest))
+    except OffsetsTrimmedError:
+        if state.lake is not None:  # the lake went back, and the log has the rows no longer
+            require_progress(state.lake.offsets, newest.offsets, table=state.name)
+        raise
+
+
+def _pair(snapshot: LakeSnapshot) -> LakePair:
+    return LakePair(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts)
