@@ -40,7 +40,7 @@ def rows_after(marker: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_block_of_python_and_of_the_command_line_runs(tmp_path):
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}

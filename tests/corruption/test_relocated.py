@@ -14,7 +14,7 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.relocation import relocate
 from streamhouse_spark.storage_memory import MemoryStorage
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]
 
 DAMAGES = 4
 

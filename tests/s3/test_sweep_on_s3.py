@@ -23,7 +23,7 @@ from streamhouse_spark.clock import World
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_s3 import S3Storage
 
-pytestmark = [pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.s3, pytest.mark.long]
 
 
 class RunOnS3(Run):
