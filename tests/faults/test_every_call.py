@@ -10,7 +10,7 @@ from faults.scenarios import Scenario, scenario_parameters
 from faults.sweep import sweep_scenario
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("scenario", scenario_parameters())
 def test_every_fault_at_every_call(scenario: type[Scenario], record_property, share):
     figures = sweep_scenario(scenario(), methods=scenario.tested_methods, share=share)

@@ -44,7 +44,7 @@ def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work):
     print(f"{work}: {dict(outcomes)}")  # noqa: T201
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("between", il.BETWEEN_TIERING)
 @pytest.mark.parametrize("work", il.TIERING_WORK)
 def test_another_process_between_calls_of_tiering(work, between, share):

@@ -69,7 +69,7 @@ def rows(table):
     return by_key
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
 )
@@ -96,7 +96,7 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
     assert outcomes["Crash", False]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 def test_maintaining(hosts, share):
     """Snapshots are published, the log is trimmed up to them, and files go: no row and no key is ever lost."""
     clocks = []
