@@ -92,8 +92,9 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
         table.upsert([{"id": 1, "n": 9}, {"id": 9, "n": 9}], columns=["n"])
         assert rows(table) == after, attempt
         outcomes[type(attempt.raised).__name__, found == after] += 1
-    assert outcomes["Crash", True]
-    assert outcomes["Crash", False]
+    if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash", True]
+        assert outcomes["Crash", False]
 
 
 @pytest.mark.sampled(13)
@@ -129,7 +130,7 @@ def test_maintaining(hosts, share):
         trimmed += any(log.start > 0 for log in state.buckets.values())
         for row in open_view(table, "changelog").to_arrow().to_pylist():
             assert row["id"] in range(7)
-    assert trimmed
+    assert trimmed or not share.is_rest
 
 
 class Here:
@@ -210,5 +211,6 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
         assert found == {**after, 0: after[0] + 100 * has_rival}, attempt
         outcomes[type(attempt.raised).__name__] += 1
     assert set(prepared) == {1, 2}, "a fault of one bucket's changes leaves the other's"
-    assert outcomes["Crash"]
-    assert outcomes["NoneType"]
+    if share.is_rest:  # as above
+        assert outcomes["Crash"]
+        assert outcomes["NoneType"]

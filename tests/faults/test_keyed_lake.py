@@ -98,8 +98,9 @@ def test_a_round(lake_format, share):
         assert again.lake().newest().offsets == again.log.refresh().ends == again.state.lake.offsets
 
     outcomes = swept(lake_format, lambda table: table.tier(), check, share)
-    assert outcomes["Crash"]
-    assert outcomes["NoneType"]
+    if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash"]
+        assert outcomes["NoneType"]
 
 
 @pytest.mark.sampled(9)
@@ -120,8 +121,9 @@ def test_a_compaction(lake_format, monkeypatch, share):
         assert in_lake(lake_format, store, 6) == sorted_rows(rows)
 
     outcomes = swept(lake_format, lambda table: table.lake().compact(), check, share)
-    assert outcomes["Crash"]
-    assert outcomes["NoneType"]
+    if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash"]
+        assert outcomes["NoneType"]
 
 
 @pytest.mark.sampled(9)
