@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from faults.share import WHOLE, Share
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.storage import Bytes, ObjectInfo, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 
 T = TypeVar("T")
 

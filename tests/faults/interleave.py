@@ -12,7 +12,8 @@ from faults.history import SCHEMA, Told
 from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
 from faults.share import WHOLE, Share
 from faults.sim import SimIds
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -20,10 +21,11 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StreamhouseError,
 )
-from streamhouse_spark.log import cleaning, commit_log, merge
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 Action = Callable[[Run], None]
 

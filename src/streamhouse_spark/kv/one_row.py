@@ -88,7 +88,7 @@ def _text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """The hash of `streamhouse_spark.log.bucketing_iceberg`."""
+    """The hash of `streamhouse_spark.log.buckets.iceberg_hash`."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mixed(word)

@@ -1,6 +1,6 @@
 """Whose rows a tablet has: a table that was restored from a backup, or copied, has the uuid and the offsets of another.
 
-A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the same
+A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.commits.anchors`), in the same
 transaction as its rows. They are the table's where that record is one of the table's log.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from streamhouse_spark.kv.tablet import Extent, Tablet
-from streamhouse_spark.log.anchors import SPACING, HistoryMark, Relation
-from streamhouse_spark.log.record import read_attempt
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.anchors import SPACING, HistoryMark, Relation
+from streamhouse_spark.log.commits.record import read_attempt
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
 
 RENEWED_AFTER: Final = 4 * SPACING
 """A bucket that does not change is told so often, in records, that the log goes on: else storage has to be asked."""

@@ -1,0 +1,339 @@
+"""What the tasks of a read do: pieces of work that travel as JSON, and how they are packed into Spark partitions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from pyspark.sql.datasource import InputPartition
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.log.segments.scan import LogSplit, cut_split
+from streamhouse_spark.schema.table_schema import TableSchema
+
+TARGET_BYTES_MIN = 8 << 20
+TARGET_BYTES_MAX = 128 << 20
+OPENING_BYTES = 256 << 10
+"""What opening one more file costs, in bytes read instead, so that many tiny files still make several tasks."""
+LAKE_RANGE_ROWS = 1 << 20
+"""Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+
+
+class Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    split: LogSplit
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "log", "split": self.split.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class LakePiece:
+    split: LakeSplit
+    bucket: int | None = None
+    """Of all its rows, where that is known."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPiece:
+    """A log range that was trimmed from the hot log and is read from the lake."""
+
+    bucket: int
+    offsets: OffsetRange
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "offsets",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPiece:
+    """Rows of a table with a primary key that need its newest changes to be read.
+
+    With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
+    names; without, the rows that the changes of the bucket leave.
+    """
+
+    bucket: int | None
+    """None for a lake file of which it is not known: the changes of all buckets count."""
+    lake: LakeSplit | None
+    size_bytes: int
+    base: LogSplit | None = None
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether it is what the changes leave, not older rows that they are laid over."""
+        return self.lake is None and self.base is None
+
+    def to_json(self) -> dict[str, Any]:
+        lake = self.lake.to_json() if self.lake else None
+        base = self.base.to_json() if self.base else None
+        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes, "base": base}
+
+
+@dataclass(frozen=True, slots=True)
+class StartPiece:
+    """Rows of a snapshot by key that a stream of changes begins with."""
+
+    split: LogSplit
+    offset: int
+    """The rows are as they were before this offset of the bucket."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "start", "split": self.split.to_json(), "offset": self.offset}
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPiece:
+    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+
+    split: LogSplit
+    schema: TableSchema
+    """All columns of the table."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "binlog", "split": self.split.to_json(), "schema": self.schema.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPiece:
+    """A whole system or metadata table."""
+
+    suffix: str
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "view", "suffix": self.suffix}
+
+
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ViewPiece
+
+
+def piece_from_json(data: Mapping[str, Any]) -> Piece:
+    match data["kind"]:
+        case "log":
+            return LogPiece(LogSplit.from_json(data["split"]))
+        case "lake":
+            return LakePiece(LakeSplit.from_json(data["split"]), data["bucket"])
+        case "offsets":
+            return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
+        case "keyed":
+            lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
+            base = LogSplit.from_json(data["base"]) if data["base"] else None
+            return KeyedPiece(data["bucket"], lake, data["size_bytes"], base)
+        case "start":
+            return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
+        case "binlog":
+            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
+        case _:
+            return ViewPiece(data["suffix"])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedColumns:
+    """What reading a table with a primary key needs besides the columns that are asked for."""
+
+    schema: TableSchema
+    """These and those of the primary key: what is read of lake files and of changes."""
+    key: tuple[str, ...]
+    tails: tuple[LogSplit, ...]
+    """The changes that the lake snapshot does not hold, of each bucket that has some."""
+    history: str | None = None
+    """The newest record that they are from, by its attempt: offsets of a table that was restored may hold other rows.
+    None where it is not known."""
+
+    def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
+        """Without the changes that these pieces do not need."""
+        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedPiece)}
+        needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
+        return replace(self, tails=needed)
+
+    def to_json(self) -> dict[str, Any]:
+        tails = [tail.to_json() for tail in self.tails]
+        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails, "history": self.history}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KeyedColumns:
+        tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
+        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails, data["history"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """All pieces of one read, from one state of the table, and what they have in common."""
+
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    """The table's columns that are read, in the order of the result."""
+    pieces: tuple[Piece, ...]
+    projection: LakeProjection | None = None
+    """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
+    keyed: KeyedColumns | None = None
+    """For the rows of a table with a primary key."""
+    binlog_start: int | None = None
+    """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "pieces": [piece.to_json() for piece in self.pieces],
+            "projection": self.projection.to_json() if self.projection else None,
+            "keyed": self.keyed.to_json() if self.keyed else None,
+            "binlog_start": self.binlog_start,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ReadPlan:
+        projection = data["projection"]
+        return cls(
+            data["table"],
+            data["uuid"],
+            TableSchema.from_json(data["schema"]),
+            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            LakeProjection.from_json(projection) if projection is not None else None,
+            KeyedColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
+            data["binlog_start"],
+        )
+
+    def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
+        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
+        return replace(self, pieces=tuple(pieces), keyed=keyed)
+
+
+class TablePartition(InputPartition):
+    """The part of a plan that one task reads, as JSON text. Holds no settings."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
+
+    def plan(self) -> ReadPlan:
+        return ReadPlan.from_json(json.loads(self.value))
+
+    def __repr__(self) -> str:
+        return f"TablePartition({len(self.value)} bytes)"
+
+
+def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
+    """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    target_bytes = partition_bytes(plan.pieces, parallelism or os.cpu_count() or 1)
+    groups = joined_by_changes(packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes), lambda piece: piece)
+    return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
+
+
+def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
+    """A partition for each bucket, because an update is two rows of the log that must not be torn apart."""
+    found: list[InputPartition] = []
+    for bucket, start in starts.items():
+        pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
+        found.append(TablePartition(replace(plan.with_pieces(pieces), binlog_start=start)))
+    return found or [TablePartition(plan)]
+
+
+def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
+    """How large a partition should be, so that every core has about two."""
+    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
+    return min(max(total_bytes // (2 * parallelism), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
+
+
+def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+    """The pieces, with large ones of the log in parts."""
+    for piece in pieces:
+        if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
+            yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
+        else:
+            yield piece
+
+
+def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
+    """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
+    sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
+    total_bytes = sum(sizes_bytes)
+    share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
+    groups: dict[int, list[S]] = {}
+    before_bytes = 0
+    for piece, size_bytes in zip(pieces, sizes_bytes, strict=True):
+        groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)
+        before_bytes += size_bytes
+    return groups.values()
+
+
+def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
+    """Groups of neighbours. What lies on both sides of a border goes to one side, where a side has fewer bytes of a
+    bucket than the bucket's changes, which each side would work out.
+
+    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    """
+    groups = [list(group) for group in groups]
+    changes: dict[int | None, int] = {}
+    for one in (one for group in groups for one in group):
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece) and piece.is_of_changes:
+            changes[piece.bucket] = changes.get(piece.bucket, 0) + one.size_bytes
+    changes[None] = sum(changes.values())
+    joined: list[list[S]] = groups[:1]
+    for group in groups[1:]:
+        held, here = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
+        moving = {b for b in held.keys() & here.keys() if min(held[b], here[b]) < changes.get(b, 0)}
+        rest: list[S] = []
+        for one in group:
+            piece = piece_of(one)
+            (joined[-1] if isinstance(piece, KeyedPiece) and piece.bucket in moving else rest).append(one)
+        if rest:
+            joined.append(rest)
+    return joined
+
+
+def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
+    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
+    found: dict[int | None, int] = {}
+    for one in group:
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece):
+            found[piece.bucket] = found.get(piece.bucket, 0) + (0 if piece.is_of_changes else one.size_bytes)
+    return found
+
+
+def lake_ranges(bucket: int, offsets: OffsetRange, row_bytes: int) -> list[Piece]:
+    """Pieces that read a trimmed range back from the lake."""
+    starts = range(offsets.start, offsets.end, LAKE_RANGE_ROWS)
+    parts = [OffsetRange(start, min(start + LAKE_RANGE_ROWS, offsets.end)) for start in starts]
+    return [OffsetsPiece(bucket, part, len(part) * row_bytes) for part in parts]
