@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from faults.share import Share
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
@@ -26,10 +28,20 @@ if "STREAMHOUSE_CACHE_DIR" not in os.environ:
     os.environ["STREAMHOUSE_CACHE_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-")
     atexit.register(shutil.rmtree, os.environ["STREAMHOUSE_CACHE_DIR"], ignore_errors=True)
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
+OURS = "STREAMHOUSE_TEST_"
 NO_PAIMON = "needs the extra paimon, which is left out"
 # How long an example takes says how busy the machine is, no more.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Divide a sweep marked ``sampled`` between the short run and the long one, by its argument ``share``."""
+    marker = metafunc.definition.get_closest_marker("sampled")
+    if marker is not None:
+        (every,) = marker.args
+        rest = pytest.param(Share(every, is_rest=True), id="rest", marks=pytest.mark.long)
+        metafunc.parametrize("share", [pytest.param(Share(every), id=f"1 of {every}"), rest])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,6 +70,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The same of tests that say that they need it. All others must do without, or fail."""
     if WITHOUT_PAIMON and _says_paimon(item):
         pytest.skip(NO_PAIMON)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say of each test that failed which command runs it alone."""
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    names = dict.fromkeys(_without_group(report.nodeid) for report in failed)
+    if not names:
+        return
+    terminalreporter.section("to run one of these alone")
+    given = [f"{key}={shlex.quote(value)}" for key, value in sorted(os.environ.items()) if key.startswith(OURS)]
+    for name in names:
+        command = [os.path.relpath(sys.executable), "-m", "pytest", shlex.quote(name)]
+        terminalreporter.write_line(" ".join([*given, *command]))
+
+
+def _without_group(name: str) -> str:
+    """Take the group that a test ran in, which xdist writes behind its ``name``, off it."""
+    return name.removesuffix("@spark").removesuffix("@catalog")
 
 
 def _lacks_paimon(text: str) -> bool:

@@ -26,7 +26,7 @@ def call(command: list[str | Path] | str, folder: Path, **environ: str) -> subpr
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_demo_proves_itself_and_suggests_commands_that_work(tmp_path):
     done = call([SCRIPT, "demo", "--fast", "--seconds", "4", "--rows", "5000"], tmp_path)

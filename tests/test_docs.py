@@ -50,7 +50,7 @@ shared["spark"].stop()
 """Each page has the names that the quickstart leaves, and its own. All share one Spark session and one warehouse."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_block_of_python_runs(tmp_path):
     code = [(page, "\n".join(blocks(PAGES[page], "python"))) for page in in_reading_order()]
@@ -63,7 +63,7 @@ LOCAL = "export STREAMHOUSE_WAREHOUSE=./"
 """A block of commands with this line needs nothing but a directory. Others install, or need a bucket or a cluster."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_block_of_the_command_line_runs(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shells = [shell for text in PAGES.values() for shell in blocks(text, "sh") if LOCAL in shell]

@@ -27,7 +27,7 @@ PRINTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     [

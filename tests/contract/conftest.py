@@ -26,7 +26,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(
         "house",
         [
-            pytest.param((name, place), id=f"{name} on {place}", marks=[pytest.mark.s3] if place == "s3" else [])
+            pytest.param(
+                (name, place),
+                id=f"{name} on {place}",
+                marks=[pytest.mark.s3, pytest.mark.long] if place == "s3" else [],
+            )
             for place in places
             for name in FORMATS
         ],

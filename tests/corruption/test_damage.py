@@ -17,8 +17,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.compaction import plan_inline_merge
 
-pytestmark = pytest.mark.slow
-KINDS = ["memory", "local"]
+KINDS = ["memory", pytest.param("local", marks=pytest.mark.long)]
 
 
 def report(what: str, counts: dict[str, int]) -> None:
@@ -85,6 +84,7 @@ def test_manifest(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long
 def test_checkpoint_is_survived_by_reading_the_records(kind, tmp_path):
     damaged = damage.new_storage(kind, tmp_path)
     rows = damage.small_table(damaged)
@@ -108,6 +108,7 @@ def with_records_cleaned(tmp_path) -> tuple[damage.Damaged, pa.Table]:
 
 
 @pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.long
 def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
     damaged, rows = with_records_cleaned(tmp_path)
     keys = damaged.keys("/checkpoints/0")
@@ -117,6 +118,7 @@ def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
     assert set(counts) == {"unchanged"}
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_above_a_floor(tmp_path):
     """The records below it are gone, so there is nothing to fall back on: an error, not an empty table."""
     damaged, rows = with_records_cleaned(tmp_path)

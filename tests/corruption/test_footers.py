@@ -147,6 +147,7 @@ def test_flips_that_hide_rows_from_an_engine_that_trusts_bounds(lake_format):
 
 
 @pytest.mark.parametrize(("lake_format", "keyed"), SHAPES)
+@pytest.mark.long
 def test_our_reader_gives_an_error_or_the_same_rows(lake_format, keyed):
     table = tiered(MemoryStorage(), lake_format, keyed=keyed)
     expected = table.to_arrow().sort_by("id")

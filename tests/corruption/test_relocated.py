@@ -14,7 +14,7 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.relocation import relocate
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]
 
 DAMAGES = 4
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
+from faults.share import WHOLE, Share
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 
@@ -249,19 +250,19 @@ def sweep(
     *,
     faults: Iterable[Fault] = tuple(Fault),
     methods: Iterable[str] | None = None,
+    share: Share = WHOLE,
 ) -> Iterator[Attempt]:
     """Run ``scenario`` once per storage call and fault, each time on a new store.
 
     The calls are those of a run without faults, so the scenario must be deterministic up to its first fault: give it a
-    `sim_world`. ``methods`` limits the calls, for example to `WRITES`.
+    `sim_world`. ``methods`` limits the calls, for example to `WRITES`; ``share`` takes some of those that are left.
     """
     faults = tuple(faults)
     probe = FaultyStorage(new_store())
     scenario(probe)
     wanted = None if methods is None else frozenset(methods)
-    for op in probe.trace:
-        if wanted is not None and op[1] not in wanted:
-            continue
+    met = (op for op in probe.trace if wanted is None or op[1] in wanted)
+    for op in (op for number, op in enumerate(met) if number in share):
         for fault in faults:
             storage = FaultyStorage(new_store(), {op[0]: fault})
             raised: Crash | StreamhouseError | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, Op, Plan
 from faults.late_storage import LateStorage
 from faults.scenarios import Run, Scenario, prepared
+from faults.share import WHOLE, Share
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.local import LocalStorage
@@ -87,10 +88,12 @@ def sweep_scenario(
     kinds: Sequence[str] = (),
     methods: Sequence[str] = (),
     directory: Path | None = None,
+    share: Share = WHOLE,
 ) -> Figures:
     """Meet each call with each kind of fault, or each of those that differ in effect.
 
-    ``kinds`` and ``methods`` narrow that down. With a ``directory`` the store is a local one, and its files are mapped.
+    ``kinds``, ``methods`` and ``share`` narrow that down. With a ``directory`` the store is a local one, and its files
+    are mapped.
 
     Raises `AssertionError` naming the call and the fault after which an invariant did not hold.
     """
@@ -102,9 +105,8 @@ def sweep_scenario(
     with scenario.limits():
         trace = trace_of(scenario, base)
         figures.calls = len(trace)
-        for op in trace:
-            if methods and op[1] not in methods:
-                continue
+        met = (op for op in trace if not methods or op[1] in methods)
+        for op in (op for number, op in enumerate(met) if number in share):
             for kind, new_storage in makers.items():
                 if not every_kind and kind not in EFFECTIVE_KINDS.get(op[1], makers):
                     continue

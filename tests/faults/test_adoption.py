@@ -138,7 +138,7 @@ def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("engine", "left_behind", "key"),
     [
@@ -151,7 +151,7 @@ def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -
     ],
     indirect=["engine"],
 )
-def test_every_fault_at_every_call_of_an_adoption(engine, own_cache, monkeypatch, left_behind, key):
+def test_every_fault_at_every_call_of_an_adoption(engine, own_cache, monkeypatch, left_behind, key, share):
     outcomes: Counter[str] = Counter()
     begin = prepared(engine, left_behind=left_behind, key=key)
 
@@ -164,7 +164,7 @@ def test_every_fault_at_every_call_of_an_adoption(engine, own_cache, monkeypatch
     with one_thing_at_a_time():
         sweeps = [(whole, tuple(Fault)), (rest, (Fault.ERROR_BEFORE,))]
         for methods, faults in sweeps[:1] if left_behind or key else sweeps:  # reads fail alike in all of them
-            for attempt in sweep(lambda: copied(begin), run, methods=methods, faults=faults):
+            for attempt in sweep(lambda: copied(begin), run, methods=methods, faults=faults, share=share):
                 try:
                     close_tablets()  # tables of all attempts have the same identity
                     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache / str(outcomes.total())))
@@ -173,8 +173,9 @@ def test_every_fault_at_every_call_of_an_adoption(engine, own_cache, monkeypatch
                     raise AssertionError(f"{attempt}: {error}") from error
                 outcomes[f"{type(attempt.raised).__name__}, {found}"] += 1
     print(dict(outcomes))  # noqa: T201 - figures are what a sweep is read for
-    assert sum(n for name, n in outcomes.items() if name.endswith("adopted later")) > 5
-    assert sum(n for name, n in outcomes.items() if name.endswith("was adopted")) > 5
+    if share.is_rest:  # a sample may have one of the two alone
+        assert sum(n for name, n in outcomes.items() if name.endswith("adopted later")) > 5
+        assert sum(n for name, n in outcomes.items() if name.endswith("was adopted")) > 5
 
 
 def test_cleaning_after_a_dead_adoption_frees_the_lake(engine):
@@ -220,7 +221,7 @@ def _appends(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str]) -> 
     engine.append(storage, [{"id": 5, "text": "theirs"}])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("step", "key"),
     [

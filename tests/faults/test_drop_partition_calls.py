@@ -24,7 +24,7 @@ from streamhouse_spark.table import partitions as partition_life
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.sampled(3)
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 WHOLE = WRITES - {"create.write", "create.open"}
@@ -70,7 +70,7 @@ def require_verified(table: Table) -> None:
         pytest.param(True, tuple(Fault), "paimon", id="Paimon, written again, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_a_log_table(is_cut, faults, lake):
+def test_a_log_table(is_cut, faults, lake, share):
     def new_store() -> Storage:
         storage = MemoryStorage(sim_world())
         warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
@@ -101,7 +101,7 @@ def test_a_log_table(is_cut, faults, lake):
     outcomes: Counter[tuple[str, bool]] = Counter()
     with one_thing_at_a_time():
         for methods, met in ((WHOLE, faults), (REST, (Fault.ERROR_BEFORE,) if len(faults) > 1 else ())):
-            for attempt in sweep(new_store, work, methods=methods, faults=met):
+            for attempt in sweep(new_store, work, methods=methods, faults=met, share=share):
                 table = opened(attempt.store, 4)
                 found = ids(table.to_arrow())
                 assert found in ((before, after) if attempt.raised else (after,)), attempt
@@ -115,9 +115,10 @@ def test_a_log_table(is_cut, faults, lake):
                 work(attempt.store)
                 require_verified(opened(attempt.store, 5))
                 outcomes[type(attempt.raised).__name__, adopted == after] += 1
-    for how in ("Crash", "StorageError") if len(faults) > 1 else ("Crash",):
-        assert outcomes[how, True], outcomes
-        assert outcomes[how, False], outcomes
+    if share.is_rest:  # a sample may end in one way alone
+        for how in ("Crash", "StorageError") if len(faults) > 1 else ("Crash",):
+            assert outcomes[how, True], outcomes
+            assert outcomes[how, False], outcomes
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_log_table(is_cut, faults, lake):
         pytest.param(False, tuple(Fault), id="objects, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch):
+def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch, share):
     if not is_inline:
         monkeypatch.setattr(partition_delete, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(partition_delete, "SEGMENT_BYTES", 1)
@@ -156,7 +157,7 @@ def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch):
         assert ids(table.to_arrow()) == [6, 7]
 
     outcomes: Counter[tuple[str, bool]] = Counter()
-    for attempt in sweep(new_store, work, faults=faults):
+    for attempt in sweep(new_store, work, faults=faults, share=share):
         table = new_host(attempt.store, 4)
         found = ids(table.to_arrow())
         assert found in ((list(range(8)), [6, 7]) if attempt.raised else ([6, 7],)), attempt
@@ -165,5 +166,6 @@ def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch):
         assert table.drop_partition({"day": MON}).rows == (0 if found == [6, 7] else 6), attempt
         assert ids(table.to_arrow()) == [6, 7]
         outcomes[type(attempt.raised).__name__, found == [6, 7]] += 1
-    assert outcomes["Crash", True], outcomes
-    assert outcomes["Crash", False], outcomes
+    if share.is_rest:  # as above
+        assert outcomes["Crash", True], outcomes
+        assert outcomes["Crash", False], outcomes

@@ -29,11 +29,11 @@ from streamhouse_spark.errors import (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("between", il.BETWEEN)
 @pytest.mark.parametrize("work", [w for w in il.WORK if w not in il.TIERING_WORK])
-def test_another_process_between_any_two_calls(work, between):
-    outcomes = il.check_interleavings(work, between, every=3 if work == "maintain" else 1)
+def test_another_process_between_any_two_calls(work, between, share):
+    outcomes = il.check_interleavings(work, between, every=3 if work == "maintain" else 1, share=share)
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
@@ -44,11 +44,11 @@ def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work):
     print(f"{work}: {dict(outcomes)}")  # noqa: T201
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("between", il.BETWEEN_TIERING)
 @pytest.mark.parametrize("work", il.TIERING_WORK)
-def test_another_process_between_calls_of_tiering(work, between):
-    outcomes = il.check_interleavings(work, between, every=4)  # the soak run takes every call
+def test_another_process_between_calls_of_tiering(work, between, share):
+    outcomes = il.check_interleavings(work, between, every=4, share=share)  # the soak run takes every call
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
@@ -124,13 +124,13 @@ def test_a_creator_that_sleeps_while_unnamed_tables_are_cleaned(days):
         run.check()
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("lake", "expires"),
     [(LAKE, False), (LAKE, True), (PAIMON, True)],
     ids=["tiers and trims", "tiers, trims and expires", "tiers, trims and expires, Paimon"],
 )
-def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(lake, expires):
+def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(lake, expires, share):
     """The snapshot that the log has recorded is gone, so the reader looks at the lake, which moves meanwhile."""
 
     def expire(run: Run) -> None:
@@ -155,7 +155,10 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
         base.tier()
         expire(base)
         base.observe()
-        for at in range(0, il.calls_of(base, il.WORK["read the union"]), 2 if expires else 1):
+        every = 2 if expires else 1
+        for at in range(0, il.calls_of(base, il.WORK["read the union"]), every):
+            if at // every not in share:
+                continue
             run, error = il.run_interleaved(base, il.WORK["read the union"], act, at)
             assert error is None, f"call {at}: {error}"
             run.check()
@@ -176,10 +179,10 @@ def _rival_maintains_the_lake(run: Run) -> None:
     lake.remove_orphans()
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("between", [_rival_maintains_the_lake, il.rival_tiers])
 @pytest.mark.parametrize("work", [_maintain_the_lake, Run.tier], ids=["maintain", "tier"])
-def test_maintenance_of_paimon_and_rounds_between_any_two_calls_of_each_other(work, between):
+def test_maintenance_of_paimon_and_rounds_between_any_two_calls_of_each_other(work, between, share):
     """No row is lost or doubled, and every snapshot that can be seen is whole."""
     scenario = CompactPaimon()
     base = prepared(scenario)
@@ -187,6 +190,8 @@ def test_maintenance_of_paimon_and_rounds_between_any_two_calls_of_each_other(wo
         if work == Run.tier:
             base.append()
         for at in range(0, il.calls_of(base, work), 7):
+            if at // 7 not in share:
+                continue
             run, error = il.run_interleaved(base, work, between, at)
             # Unknown is a put where the number was expired meanwhile: a snapshot below a gap, which counts for nothing.
             known = ("COMMIT_CONFLICT", "SNAPSHOT_EXPIRED", "COMMIT_STATE_UNKNOWN")

@@ -69,11 +69,11 @@ def rows(table):
     return by_key
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
 )
-def test_writing(hosts, inline, snapshot, monkeypatch):
+def test_writing(hosts, inline, snapshot, monkeypatch, share):
     """Whatever the writer is told, its batch is there once or not at all, for every host."""
     if not inline:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
@@ -85,19 +85,20 @@ def test_writing(hosts, inline, snapshot, monkeypatch):
         assert rows(table) == after
 
     outcomes = Counter()
-    for attempt in sweep(lambda: prepared(hosts, snapshot=snapshot), work):
+    for attempt in sweep(lambda: prepared(hosts, snapshot=snapshot), work, share=share):
         table = hosts(attempt.store, 4)
         found = rows(table)
         assert found in ((BEFORE, after) if attempt.raised else (after,)), attempt
         table.upsert([{"id": 1, "n": 9}, {"id": 9, "n": 9}], columns=["n"])
         assert rows(table) == after, attempt
         outcomes[type(attempt.raised).__name__, found == after] += 1
-    assert outcomes["Crash", True]
-    assert outcomes["Crash", False]
+    if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash", True]
+        assert outcomes["Crash", False]
 
 
-@pytest.mark.slow
-def test_maintaining(hosts):
+@pytest.mark.sampled(13)
+def test_maintaining(hosts, share):
     """Snapshots are published, the log is trimmed up to them, and files go: no row and no key is ever lost."""
     clocks = []
 
@@ -118,7 +119,7 @@ def test_maintaining(hosts):
         assert rows(hosts(storage, 5, clock)) == BEFORE
 
     trimmed = 0
-    for attempt in sweep(new_store, work):
+    for attempt in sweep(new_store, work, share=share):
         table = hosts(attempt.store, 4, clocks[-1])
         assert rows(table) == BEFORE, attempt
         table.maintain()
@@ -129,7 +130,7 @@ def test_maintaining(hosts):
         trimmed += any(log.start > 0 for log in state.buckets.values())
         for row in open_view(table, "changelog").to_arrow().to_pylist():
             assert row["id"] in range(7)
-    assert trimmed
+    assert trimmed or not share.is_rest
 
 
 class Here:
@@ -146,8 +147,8 @@ class Here:
         return self._table
 
 
-@pytest.mark.slow
-def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch):
+@pytest.mark.sampled(4)
+def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
     """Whatever fails from a task's first call to the driver's last: the sums have the batch once or not at all.
 
     In between another writer moves one bucket: of the other one the prepared changes are committed.
@@ -198,7 +199,7 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch):
     after = {i: 10 + before.get(i, 0) for i in range(8)}
     outcomes = Counter()
     faults = (Fault.CRASH_AFTER, Fault.ERROR_BEFORE)
-    for attempt in sweep(new_store, work, faults=faults):
+    for attempt in sweep(new_store, work, faults=faults, share=share):
         table = hosts(attempt.store, 5)
         found = {row["id"]: row["n"] for row in table.to_arrow().to_pylist()}
         has_rival = found[0] > 99
@@ -210,5 +211,6 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch):
         assert found == {**after, 0: after[0] + 100 * has_rival}, attempt
         outcomes[type(attempt.raised).__name__] += 1
     assert set(prepared) == {1, 2}, "a fault of one bucket's changes leaves the other's"
-    assert outcomes["Crash"]
-    assert outcomes["NoneType"]
+    if share.is_rest:  # as above
+        assert outcomes["Crash"]
+        assert outcomes["NoneType"]

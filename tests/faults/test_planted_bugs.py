@@ -480,7 +480,6 @@ def test_every_plant_has_a_finder():
     assert set(FINDERS) == set(PLANTS)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", FINDERS)
 def test_the_bug_is_found(name):
@@ -489,7 +488,6 @@ def test_the_bug_is_found(name):
     print(f"{name}: {str(found.value)[:200]}")  # noqa: T201
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -20,6 +20,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.faulty_storage import WRITES, FaultyStorage, Op
 from faults.sequential import one_thing_at_a_time
+from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from faults.sweep import LocalFaultyStorage
 from streamhouse_spark.errors import StreamhouseError
@@ -32,7 +33,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 NAME = "d.t"
 LARGE = "x" * 300_000
@@ -304,12 +305,15 @@ def moment_of(calls: Sequence[Op]) -> int:
     return 1 + max(at for at, op in enumerate(calls[:commit]) if op[2].endswith(".parquet"))
 
 
-def check_restored_before_each_call(kind: str, work: type[Work], when: str, folder: Path, every: int = 1) -> None:
+def check_restored_before_each_call(
+    kind: str, work: type[Work], when: str, folder: Path, every: int = 1, share: Share = WHOLE
+) -> None:
     with one_thing_at_a_time():
         _, calls = Restored(kind, folder, work(), when).run(-1)
         moment = moment_of(calls)
         outcomes: Counter[str] = Counter()
-        for at in [at for at, op in enumerate(calls) if op[1] != "create.write"][::every]:
+        met = [at for at, op in enumerate(calls) if op[1] != "create.write"][::every]
+        for at in (at for number, at in enumerate(met) if number in share):
             restored = Restored(kind, folder, work(), when)
             outcome, trace = restored.run(at)
             what = f"{work.__name__}, restored ({when}) before {calls[at][1:]}, ended with {outcome}"
@@ -331,11 +335,13 @@ def check_restored_before_each_call(kind: str, work: type[Work], when: str, fold
     [("memory", "the same"), ("memory", "behind"), ("memory", "level"), ("local", "the same")],
 )
 @pytest.mark.parametrize("work", LOG_WORKS, ids=lambda work: work.__name__)
-def test_writes_of_a_log_restored_before_each_call(kind, work, when, tmp_path):
-    check_restored_before_each_call(kind, work, when, tmp_path / "place")
+@pytest.mark.sampled(3)
+def test_writes_of_a_log_restored_before_each_call(kind, work, when, tmp_path, share):
+    check_restored_before_each_call(kind, work, when, tmp_path / "place", share=share)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("when", ["the same", "behind"])
 @pytest.mark.parametrize("work", LAKE_WORKS, ids=lambda work: work.__name__)
-def test_writes_of_a_lake_restored_before_each_call(work, when, tmp_path):
-    check_restored_before_each_call("memory", work, when, tmp_path / "place", every=5)
+def test_writes_of_a_lake_restored_before_each_call(work, when, tmp_path, share):
+    check_restored_before_each_call("memory", work, when, tmp_path / "place", every=5, share=share)

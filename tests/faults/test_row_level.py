@@ -101,8 +101,9 @@ def test_writes_of_the_same_key_are_conflicts(statement: Statement, write: Write
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatch, tmp_path, own_cache):
+def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatch, tmp_path, own_cache, share):
     """Committing it again with what it had read makes it happen once, whatever the first run was told."""
     if not inline:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
@@ -125,7 +126,7 @@ def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatc
 
     after = {1: 15, 2: 25, 3: 31, 4: 40}
     outcomes: Counter[tuple[bool, bool]] = Counter()
-    for attempt in sweep(new_store, lambda storage: begun[0].commits(opened(storage))):
+    for attempt in sweep(new_store, lambda storage: begun[0].commits(opened(storage)), share=share):
         on_new_host()
         table = another(opened(attempt.store))
         happened = read(table) == after
@@ -137,7 +138,7 @@ def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatc
             begun[0].commits(table)
         assert read(table) == after == changelog_rows(table), attempt
         outcomes[bool(attempt.raised), happened] += 1
-    assert set(outcomes) == {(False, True), (True, True), (True, False)}
+    assert set(outcomes) == {(False, True), (True, True), (True, False)} or not share.is_rest
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------

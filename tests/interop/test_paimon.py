@@ -286,7 +286,7 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
 
 
 @pytest.mark.s3
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_round_on_s3_survives_a_lost_acknowledgement_of_each_of_its_writes(s3_server):
     with running_s3_proxy(s3_server) as proxy:
         settings = settings_for(proxy.endpoint)
@@ -316,7 +316,7 @@ ROUNDS = 100
 ROWS = 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_commit_each_row_once(warehouse_path):
     """Paimon's own commit by rename lets two processes win the same number now and then."""
     context = multiprocessing.get_context("spawn")

@@ -48,7 +48,7 @@ def append_stock(lake: str, sleep_s: float, begun, stop) -> None:
         time.sleep(0.1)  # else nobody else gets a turn on a busy machine
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sleep_s", [0, 0.02])
 def test_a_stock_writer_in_another_process_takes_no_row_of_ours(tmp_path, sleep_s, record_property, caplog):
     wh = Warehouse("wh", storage=LocalStorage(str(tmp_path), fsync=False))

@@ -51,7 +51,7 @@ def _require_next_round(root: str, end: int) -> None:
     assert _require_each_once(root) == _rows_by_the_hint(root) == end + ROWS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_processes_tier_each_row_once(warehouse_path):
     processes = _started(warehouse_path, ROUNDS)
     for process in processes:
@@ -62,7 +62,7 @@ def test_three_processes_tier_each_row_once(warehouse_path):
     _require_next_round(warehouse_path, end)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_processes_leave_whole_rounds(warehouse_path):
     processes = _started(warehouse_path, 10**6)
     lake = lake_of(LocalStorage(warehouse_path))

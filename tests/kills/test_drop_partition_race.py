@@ -41,7 +41,7 @@ print(id)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_from_before_go_and_those_from_behind_stay(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT, day DATE", partition_by=["day"])
     command = [sys.executable, "-c", BUSY, warehouse_path]

@@ -8,7 +8,7 @@ from kills.keyed_rounds import keyed_kill_rounds
 from kills.rounds import kill_rounds
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_ten_rounds_of_kills(tmp_path):
     figures = kill_rounds(tmp_path, rounds=10, seed=1)
@@ -17,7 +17,7 @@ def test_ten_rounds_of_kills(tmp_path):
     assert figures.reads > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_ten_rounds_of_kills_of_writers_by_key(tmp_path, own_cache):
     figures = keyed_kill_rounds(tmp_path, rounds=10, seed=1)

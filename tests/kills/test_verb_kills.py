@@ -17,7 +17,7 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.lifecycle.home import read_warehouse_file
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(280), pytest.mark.usefixtures("own_cache")]
 
 KILLS_MAX = 8
 ROUNDS_MIN = 8

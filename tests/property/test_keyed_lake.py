@@ -233,7 +233,7 @@ def test_histories(name, before_images, steps):
     assert rows_of(table.lake().to_arrow(table.lake().plan_read()), table.state.schema)[:0] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_services_at_once():
     """A writer, two tiering services, and a compactor that also expires."""
     storage = MemoryStorage(World())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 import pyarrow.compute as pc
 from hypothesis import given, settings
@@ -60,6 +62,7 @@ class History:
     num_own: int
     held: list = field(default_factory=list)
     then: dict = field(default_factory=dict)
+    seeds: Iterator[int] = field(default_factory=lambda: count(2))  # two processes never make the same names
 
     def change(self, rng: random.Random) -> None:
         rows = []
@@ -94,7 +97,7 @@ class History:
         """Another process goes on."""
         table = self.table
         self.table = KeyedTable(
-            table.storage, sim_world(len(self.then), table.world.clock), table.state.schema,
+            table.storage, sim_world(next(self.seeds), table.world.clock), table.state.schema,
             bucket_key=table.bucket_key, lake_format="paimon",
         )  # fmt: skip
         self.table.rows = table.rows
@@ -105,7 +108,7 @@ class History:
         due: dict[int, Fault] = {}
         faulty = FaultyStorage(real.storage, lambda number, _method, _key: due.get(number))
         process = KeyedTable(
-            faulty, sim_world(10_000 + call, real.world.clock), real.state.schema, bucket_key=real.bucket_key,
+            faulty, sim_world(next(self.seeds), real.world.clock), real.state.schema, bucket_key=real.bucket_key,
             lake_format="paimon",
         )  # fmt: skip
         process.rows, self.table = real.rows, process

@@ -388,7 +388,11 @@ def _few_changes_make_snapshots_due(monkeypatch, own_cache):
 
 @pytest.mark.parametrize(
     ("lake", "seed"),
-    [(lake, seed) for lake, num in ((None, 12), ("iceberg", 10), ("paimon", 6)) for seed in range(num)],
+    [
+        pytest.param(lake, seed, marks=pytest.mark.long if seed > 2 else ())
+        for lake, num in ((None, 12), ("iceberg", 10), ("paimon", 6))
+        for seed in range(num)
+    ],
 )
 def test_histories(seed, lake, tmp_path):
     history = History(seed, tmp_path, lake=lake)
@@ -397,6 +401,7 @@ def test_histories(seed, lake, tmp_path):
     history.finish()
 
 
+@pytest.mark.long
 def test_histories_do_what_they_are_for(tmp_path):
     """The histories above would prove little if nothing was ever trimmed, restored, failing, folded or tiered."""
     trimmed, restored, fired, folds, compared, altered = 0, 0, 0, 0, 0, 0

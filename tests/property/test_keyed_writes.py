@@ -450,10 +450,10 @@ BEFORE = [
 BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None, None))]
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order):
+def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
@@ -482,7 +482,7 @@ def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order):
     after |= before
     applied(after, BATCH_UNDER_FAULTS)
     outcomes = Counter()
-    for attempt in sweep(new_store, work):
+    for attempt in sweep(new_store, work, share=share):
         with closing(Host(used[-1], attempt.store, sim_world(9))) as same_host:
             found = same_host.rows()
             assert found in ((before, after) if attempt.raised else (after,)), attempt
@@ -492,7 +492,8 @@ def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order):
         with closing(Host(next(folders), attempt.store, sim_world(10))) as new_host:
             assert new_host.rows() == after
         outcomes[type(attempt.raised).__name__, found == after] += 1
-    assert {committed for _, committed in outcomes} == {True, False}
-    assert outcomes["NoneType", True]
-    assert outcomes["Crash", True]
-    assert outcomes["Crash", False]
+    if share.is_rest:  # a sample may have one of the two alone
+        assert {committed for _, committed in outcomes} == {True, False}
+        assert outcomes["NoneType", True]
+        assert outcomes["Crash", True]
+        assert outcomes["Crash", False]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 import pytest
+from _pytest.mark.structures import ParameterSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,7 +148,16 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+def parameters() -> list[ParameterSet]:
+    """Make a parameter of each case; those of a function behind its first one are for the long run."""
+    first = {case[0]: case for case in reversed(CASES)}
+    return [
+        pytest.param(case, id=f"{case[0]} {case[1]}", marks=() if first[case[0]] is case else pytest.mark.long)
+        for case in CASES
+    ]
+
+
+@pytest.mark.parametrize("case", parameters())
 @given(data=st.data())
 def test_aggregations(case, data):
     function, data_type, values, reduced = case

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -174,7 +173,6 @@ def small_limits():
         yield
 
 
-@pytest.mark.slow
 @settings(
     max_examples=15,
     deadline=None,

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from faults.share import few_of
 from property.stream_driver import Query
 from property.test_keyed_tables import HOUR_MS, History
 from streamhouse_spark.kv import snapshots, tablet
@@ -71,7 +72,7 @@ class Changes(History):
 
 
 @pytest.mark.parametrize("lake", [False, True], ids=["log", "lake"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", few_of(range(10), 3))
 def test_what_it_gave_is_the_table(seed, lake, tmp_path):
     """Between the batches of a query, which dies within some of them, the table changes, is tiered and trimmed."""
     rng = random.Random(seed)

@@ -22,7 +22,6 @@ LIMITS = settings(
 """A failing history is printed as it is; with STREAMHOUSE_PROPERTY_SHRINK set, a short one is looked for."""
 
 
-@pytest.mark.slow
 def test_random_histories_against_a_dictionary():
     """The same histories in each test run; others in each soak run, or with STREAMHOUSE_PROPERTY_EXAMPLES set."""
     examples = machine.examples_wanted()
@@ -31,7 +30,7 @@ def test_random_histories_against_a_dictionary():
     print(dict(machine.FIRED))  # noqa: T201
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_writes():
     def run() -> list[str]:
         machine.FIRED.clear()

@@ -23,7 +23,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.s3.storage import S3Storage
 
-pytestmark = [pytest.mark.s3, pytest.mark.slow]
+pytestmark = [pytest.mark.s3, pytest.mark.long]
 
 
 class RunOnS3(Run):

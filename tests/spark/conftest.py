@@ -18,12 +18,24 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import compat
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark 4.1 leaves the sockets of collected results to the garbage collector."""
+    _mark_further_cases(items)
     if compat.HAS_ADMISSION_CONTROL:
         return
-    for item in items:
+    for item in items:  # PySpark 4.1 leaves the sockets of collected results to the garbage collector
         item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+def _mark_further_cases(items: list[pytest.Item]) -> None:
+    """Leave all but the first case of each test on Spark to the long run."""
+    seen: set[str] = set()
+    for item in items:
+        if item.get_closest_marker("spark") and hasattr(item, "callspec"):
+            name = item.nodeid.partition("[")[0]
+            if name in seen:
+                item.add_marker(pytest.mark.long)
+            seen.add(name)
 
 
 @pytest.fixture(scope="session")

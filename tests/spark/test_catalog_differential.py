@@ -31,7 +31,7 @@ def run(spark, sides, seeds):
     return ran
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 def test_as_the_copy(spark, sides, first):
     assert run(spark, sides, range(first, first + BATCH)) > BATCH

@@ -160,6 +160,7 @@ def test_what_a_statement_reads_elsewhere_is_as_old_as_what_it_writes(spark, fil
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_increments_of_two_sessions_at_once(spark, filled):
     """None is lost: who lost a race was told, and ran again."""
     conflicts = at_once(spark, [f"UPDATE {filled} SET n = n + 1"] * 2, times=3)
@@ -168,6 +169,7 @@ def test_increments_of_two_sessions_at_once(spark, filled):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_statements_about_other_rows_at_once(spark, filled):
     """What Spark pushes of their conditions tells that neither read what the other changed."""
     statements = [f"UPDATE {filled} SET n = n + 1 WHERE id = {key}" for key in (1, 2)]
@@ -198,6 +200,7 @@ def at_once(spark, statements, times):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
     """None of them is in conflict, however often it writes while they run."""
     stop, written = threading.Event(), []
@@ -297,6 +300,7 @@ def merge(rng, model, name):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.long
 def test_random_statements(spark, make, seed):
     name = make()
     rng, model, said = random.Random(seed), {}, []

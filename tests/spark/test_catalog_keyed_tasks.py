@@ -73,6 +73,7 @@ def test_tasks_make_the_changes(spark, wh, filled, kind):
     assert table.lookup(list(range(60)))["_found"].to_pylist() == [key in expected(kind) for key in range(60)]
 
 
+@pytest.mark.long
 def test_streams_in_update_mode(spark, wh, make, checkpoint):
     name, source = make(), make("_source", "id BIGINT")
     counts = spark.readStream.table(source).groupBy("id").count().selectExpr("id", "'c' AS name", "INT(count) AS n")
@@ -111,6 +112,7 @@ def test_an_update_of_more_rows_than_are_handed_over_at_once(spark, wh, make):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_racing_writers_add_to_the_same_sums(spark, wh, make):
     """Whoever loses has its changes worked out again: no addition is lost, and none counts twice."""
     name = make(columns=SUMS, **AGGREGATION)

@@ -102,6 +102,7 @@ def test_values_outlive_their_batch(spark, hot, whole_stage):
     require_no_arrow_memory(spark)
 
 
+@pytest.mark.long
 def test_limit_over_hot_rows(spark, hot):
     for _ in range(5):
         assert len(spark.sql(f"SELECT text FROM {HOT} LIMIT 10").collect()) == 10
@@ -110,6 +111,7 @@ def test_limit_over_hot_rows(spark, hot):
     require_no_arrow_memory(spark)
 
 
+@pytest.mark.long
 def test_failing_function(spark, hot):
     @udf("long")
     def fails(number):
@@ -126,6 +128,7 @@ def test_failing_function(spark, hot):
 
 
 @pytest.mark.parametrize("how", ["join", "function"])
+@pytest.mark.long
 def test_cancelled_query(spark, hot, how):
     @udf("long")
     def slow(number, _text):
@@ -163,7 +166,7 @@ def test_cancelled_query(spark, hot, how):
     assert spark.table(HOT).where("id >= 0").count() == NUM_ROWS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_small_scans(spark, wh):
     table = wh.create_table("memory.small", COLUMNS)
     table.append(rows(20))

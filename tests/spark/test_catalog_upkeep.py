@@ -104,6 +104,7 @@ def test_adopted_rows_by_key_in_sql(spark, lake, tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_adopted_paimon_rows_in_sql(spark, wh: Warehouse, tmp_path):
     """Files of pypaimon have no field ids, those with a key are merged; aggregates and streams as of any table."""
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.upkeep")

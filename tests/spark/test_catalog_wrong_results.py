@@ -167,6 +167,7 @@ def test_frame_sees_rows_that_came_after_it_was_made(spark, orders):
     assert frame.join(frame.select("id"), "id").count() == 106
 
 
+@pytest.mark.long
 def test_both_sides_of_a_query_are_one_state_while_a_writer_commits(spark, orders):
     name = f"streamhouse.{orders.name}"
     stop = threading.Event()

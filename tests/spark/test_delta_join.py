@@ -67,6 +67,7 @@ def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
     assert rows(paid) == []
 
 
+@pytest.mark.long
 def test_a_query_that_goes_on_while_both_sides_change(spark, wh, checkpoint):
     people = make(wh, "people", "id INT, name STRING", ["id"])
     pets = make(wh, "pets", "owner INT, pet INT, kind STRING", ["owner", "pet"])

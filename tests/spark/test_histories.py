@@ -52,6 +52,7 @@ def test_a_source_that_was_restored(spark, own, tmp_path, checkpoint):
 
 @pytest.mark.parametrize("path", ["plain", "catalog"])
 @pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.long
 def test_a_checkpoint_that_was_restored(spark, wh, tmp_path, checkpoint, path, by_key):
     """The batch of the same number, or of a lower one, has other rows: they are not dropped in silence."""
     name = re.sub(r"\W+", "_", f"restored_{path}_{by_key}")
@@ -83,6 +84,7 @@ def test_a_checkpoint_that_was_restored(spark, wh, tmp_path, checkpoint, path, b
     assert set(ids(target)) == set(range(100)), "what the error advises: every row, some of them twice"
 
 
+@pytest.mark.long
 def test_a_batch_of_the_same_number_with_other_rows(spark, wh, tmp_path, checkpoint):
     source, target = wh.create_table("h.same_from", COLUMNS), wh.create_table("h.same_to", COLUMNS)
     source.append(rows(10))

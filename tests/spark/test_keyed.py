@@ -181,6 +181,7 @@ def test_overwriting_replaces_all_rows(spark, table, write, warehouse_url):
     assert table.lookup([0, 4])["name"].to_pylist() == ["new0", None]
 
 
+@pytest.mark.long
 def test_a_binlog_as_a_stream_keeps_updates_together(spark, table, warehouse_url, checkpoint, tmp_path):
     """Limits cut the log between the two rows of an update; each update is one row all the same, with both."""
     rng = random.Random(5)
@@ -224,6 +225,7 @@ def test_both_tiers_as_one(spark, wh, table, write, read):
     assert table.lookup([55, 199, 500])["name"].to_pylist() == ["m55", None, "new"]
 
 
+@pytest.mark.long
 def test_without_a_lake_a_snapshot_by_key_is_read(spark, wh, read, monkeypatch):
     monkeypatch.setattr(snapshots, "CHANGES_MIN", 1)
     properties = {"table.datalake.enabled": "false"}

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.spark
 SECONDS = float(os.environ.get("STREAMHOUSE_TEST_WRITERS_S", "6"))
 
 
+@pytest.mark.long
 def test_two_streams_and_a_python_process_write_one_wide_table(spark, wh, tmp_path):
     wide = wh.create_table("wide.profile", "id INT, a INT, b INT, c INT", primary_key=["id"], buckets=2)
     sources = {name: wh.create_table(f"wide.{name}", f"id INT, {name} INT") for name in "ab"}

@@ -15,7 +15,7 @@ import pytest
 from spark import copy_job
 from spark.session import COLUMNS, ids, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROUNDS = 2
 ROWS = 1500

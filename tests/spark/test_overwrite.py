@@ -107,6 +107,7 @@ def test_a_stream_that_runs_fails_at_once(spark, wh, table, copied, checkpoint):
         query.stop()
 
 
+@pytest.mark.long
 def test_a_new_stream_begins_with_the_new_rows(spark, wh, table, copied, checkpoint):
     table.append(rows(10))
     tier(spark, wh.url, [table.name])
@@ -122,6 +123,7 @@ def test_a_new_stream_begins_with_the_new_rows(spark, wh, table, copied, checkpo
     assert load(spark, wh, table.name, startingTimestamp=moment).count() == 10
 
 
+@pytest.mark.long
 def test_trimmed_rows_behind_the_truncation_are_streamed_from_the_lake(spark, wh, table, copied, checkpoint):
     table.alter_properties({"table.log.ttl": "1ms"})
     table.append(rows(10))

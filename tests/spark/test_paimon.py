@@ -70,6 +70,7 @@ def test_every_row_once_and_whole(spark, orders, wh):
         assert found.count() == NUM_ROWS + 1
 
 
+@pytest.mark.long
 def test_the_lake_alone_and_earlier(spark, orders, wh):
     assert _ids(spark.table(LAKE)) == sorted(range(300), key=repr)
     assert spark.sql(f"SELECT * FROM {LAKE} VERSION AS OF 1").count() == 200
@@ -81,6 +82,7 @@ def test_the_lake_alone_and_earlier(spark, orders, wh):
     assert stock.new_read().to_arrow(stock.new_scan().plan().splits()).num_rows == 300
 
 
+@pytest.mark.long
 def test_a_join_with_buckets_of_another_function(spark, orders, wh):
     """Buckets of Iceberg are no buckets of Paimon: Spark may not take one for the other."""
     other = wh.create_table("paimon_lake.names", COLUMNS, buckets=4, properties={"bucket.key": "id"})
@@ -93,6 +95,7 @@ def test_a_join_with_buckets_of_another_function(spark, orders, wh):
     assert spark.sql(f"SELECT id, count(*) c FROM {SQL} GROUP BY id HAVING c > 1").count() == 0
 
 
+@pytest.mark.long
 def test_a_trimmed_range_is_read_from_the_lake_with_its_offsets(spark, orders):
     lake = orders.open_lake()
     assert sum(len(range(log.end)) for log in orders.refresh().buckets.values()) == NUM_ROWS + 1
@@ -102,6 +105,7 @@ def test_a_trimmed_range_is_read_from_the_lake_with_its_offsets(spark, orders):
     assert sorted(ids) == list(range(300))
 
 
+@pytest.mark.long
 def test_overwritten_widened_and_emptied(spark, wh):
     name = "streamhouse.paimon_lake.changing"
     spark.sql(f"CREATE TABLE {name} (id bigint) TBLPROPERTIES ('table.datalake.format' = 'paimon', 'bucket.num' = '2')")
@@ -163,6 +167,7 @@ def test_current_rows_by_key(spark, wh):
     assert spark.table(lake).count() == len(there) == len(expected)
 
 
+@pytest.mark.long
 def test_buckets_by_several_columns(spark, wh):
     wh.create_database("paimon_lake")
     name = "streamhouse.paimon_lake.pairs"
@@ -177,6 +182,7 @@ def test_buckets_by_several_columns(spark, wh):
     spark.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.long
 def test_a_tag_is_read_by_name_when_its_snapshot_has_expired(spark, wh):
     wh.create_database("paimon_lake")
     table = wh.create_table("paimon_lake.tagged", "id bigint", properties={"table.datalake.format": "paimon"})

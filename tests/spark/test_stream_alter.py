@@ -68,6 +68,7 @@ def test_a_running_query_writes_on_into_a_table_that_got_a_column(spark, wh, tab
     assert load(spark, wh, f"{target.name}$lake").where("note IS NOT NULL").count() == 1
 
 
+@pytest.mark.long
 def test_a_full_stream_reads_rows_from_before_and_after_out_of_the_lake(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(20))
@@ -83,6 +84,7 @@ def test_a_full_stream_reads_rows_from_before_and_after_out_of_the_lake(spark, w
     assert ids(target) == list(range(40))
 
 
+@pytest.mark.long
 def test_a_query_whose_source_is_renamed_ends_with_the_new_name_and_goes_on_under_it(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(20))

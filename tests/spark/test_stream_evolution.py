@@ -53,6 +53,7 @@ def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(sp
         assert found == {"id": list(range(150)), "note": [None] * 50 + ["x"] * 50 + ["y"] * 50}
 
 
+@pytest.mark.long
 def test_tasks_of_a_binlog_stream_read_on_after_an_addition(spark, wh, tmp_path):
     """Spark makes their reader with the first batch, by the columns that the DataFrame has."""
     source = wh.create_table("evolved.binlog", COLUMNS, primary_key=["id"])

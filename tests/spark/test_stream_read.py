@@ -105,6 +105,7 @@ def test_rate_limit_in_rows_is_fair_over_buckets(spark, wh, tables, checkpoint):
 
 
 @needs_limits
+@pytest.mark.long
 def test_rate_limit_in_bytes(spark, wh, tables, checkpoint):
     source, target = tables
     for i in range(4):
@@ -118,6 +119,7 @@ def test_rate_limit_in_bytes(spark, wh, tables, checkpoint):
 
 
 @needs_limits
+@pytest.mark.long
 def test_available_now_ends_although_rows_keep_coming(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(60))
@@ -214,6 +216,7 @@ def test_lost_rows_fail_the_stream_or_are_skipped(spark, wh, checkpoint, tmp_pat
     assert load(spark, wh, "tail.lossy$changelog").count() == load(spark, wh, "tail.lossy").count() == 50
 
 
+@pytest.mark.long
 def test_rows_that_another_engine_deleted_are_skipped(spark, wh, tmp_path):
     """Only what the lake no longer holds is left out; the rest of the range is read."""
     source = wh.create_table("tail.deleted", COLUMNS, properties={"table.log.ttl": "1ms"})

@@ -71,6 +71,7 @@ def test_a_copy_is_the_table(spark, wh, tables, checkpoint, tier):
     assert found(target) == found(source)
 
 
+@pytest.mark.long
 def test_a_copy_batch_by_batch(spark, wh, tables, checkpoint):
     source, target = tables
     write(source, range(200), 0)
@@ -84,6 +85,7 @@ def test_a_copy_batch_by_batch(spark, wh, tables, checkpoint):
     assert len(sizes) > 3
 
 
+@pytest.mark.long
 def test_a_delta_join_of_a_trimmed_table(spark, wh, tables, checkpoint):
     orders, _ = tables
     write(orders, range(20), 7)

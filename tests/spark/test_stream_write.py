@@ -224,6 +224,7 @@ def test_without_any_identity_the_stream_is_refused(writer, tables):
     assert ids(tables[1]) == [1]
 
 
+@pytest.mark.long
 def test_tasks_of_two_queries_are_refused(writer, tables):
     one = writer()
     messages = [dataclasses.replace(one.write(batch(1)), query_id=q) for q in ("a", "b")]
@@ -256,6 +257,7 @@ class TestNameThatMeantAnotherTable:
             self.store(writer, 1, *values, **options)
         assert (ids(table), table.refresh().transactions) == ([], {})
 
+    @pytest.mark.long
     def test_between_staging_and_commit(self, writer, again):
         one = writer()
         message = one.write(batch(1))
@@ -266,6 +268,7 @@ class TestNameThatMeantAnotherTable:
             one.commit([message], 0)
         assert ids(table) == []
 
+    @pytest.mark.long
     def test_query_that_begins_here_is_known_even_without_rows(self, writer, again):
         table = again()
         self.store(writer, 0)
@@ -282,6 +285,7 @@ class TestNameThatMeantAnotherTable:
         self.store(writer, 1, 2, txnAppId="mine")
         assert ids(table) == [1, 2]
 
+    @pytest.mark.long
     def test_going_on_without_the_earlier_rows(self, writer, again):
         self.store(writer, 4, 1)
         table = again()
@@ -290,6 +294,7 @@ class TestNameThatMeantAnotherTable:
         self.store(writer, 5, 2)
         assert ids(table) == [2]
 
+    @pytest.mark.long
     def test_another_table_with_a_name_of_its_own_is_a_new_sink(self, writer, tables):
         self.store(writer, 7, 1)
         assert ids(tables[1]) == [1]

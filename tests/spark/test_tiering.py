@@ -61,6 +61,7 @@ def test_tier_refuses_what_has_no_lake(spark, own):
         TieringService(spark, own.url, ["a.absent"]).run()
 
 
+@pytest.mark.long
 def test_two_services_share_several_tables(spark, own):
     """Writers go on meanwhile; every row is in the lake once, no table starves, later tables are found."""
     fresh = {"table.datalake.freshness": "1s"}
@@ -131,6 +132,7 @@ def test_error_of_one_table_does_not_stop_the_others(spark, own, caplog):
     assert "mixed.broken" in caplog.text
 
 
+@pytest.mark.long
 def test_service_maintains_its_tables(spark, own):
     properties = {
         "table.datalake.freshness": "100ms",
@@ -153,6 +155,7 @@ def test_service_maintains_its_tables(spark, own):
     assert ids(table) == lake_ids(table) == list(range(30))
 
 
+@pytest.mark.long
 def test_sigterm_ends_the_service(spark, own):
     own.create_table("a.some", COLUMNS).append(rows(3))
     service = TieringService(spark, own.url)

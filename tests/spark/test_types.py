@@ -94,12 +94,14 @@ def test_through_the_lake(spark, wh, written):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_through_a_stream(spark, wh, written, checkpoint):
     copy = wh.create_table("types.streamed", DDL)
     drain(load_stream(spark, wh, "types.all"), wh, "types.streamed", checkpoint)
     assert sorted_rows(copy).equals(sorted_rows(written))
 
 
+@pytest.mark.long
 def test_trimmed_range_from_the_lake(spark, wh, written, checkpoint):
     source = wh.create_table("types.trimmed", DDL, properties={"table.log.ttl": "1ms"})
     source.append(written.to_arrow())

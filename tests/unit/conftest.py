@@ -34,7 +34,7 @@ def memory(world) -> MemoryStorage:
     return MemoryStorage(world)
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=[pytest.param("local", marks=pytest.mark.long), "memory"])
 def store(request, warehouse_path, world) -> Storage:
     """The store of one warehouse; files have real times, all else has the simulated clock's."""
     if request.param == "local":

@@ -89,6 +89,7 @@ for i in range(appends):
 """
 
 
+@pytest.mark.long
 def test_three_processes(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT", buckets=2, properties=PLAIN)
     writers = [

@@ -110,7 +110,7 @@ def append_there(table, number):
     table.append([{"id": number, "day": number}])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_of_a_pool_write_to_one_table(table):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         pool.starmap(append_there, [(table, number) for number in range(10, 14)])

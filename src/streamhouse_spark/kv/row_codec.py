@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ import pyarrow.compute as pc
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_EMPTY = pa.scalar(b"", pa.binary())
 _LENGTH = np.dtype("<u4")
 
 
@@ -88,7 +88,7 @@ class RowCodec:
         width = self._header.itemsize
         parts = [_repeated(first, num_rows)] if first else []
         parts.append(_fixed_size(header, width))
-        return parts[0] if len(parts) + len(cells) == 1 else pc.binary_join_element_wise(*parts, *cells, _EMPTY)
+        return parts[0] if len(parts) + len(cells) == 1 else pc.binary_join_element_wise(*parts, *cells, _empty())
 
     # -- unpacking ------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class _List(_Cell):
             _fixed_size(counts.astype(_LENGTH), _LENGTH.itemsize),
             _slices(pa.py_buffer(lengths), bounds * _LENGTH.itemsize),
             _slices(elements.buffers()[2], ends[bounds]),
-            _EMPTY,
+            _empty(),
         )
         return _emptied(packed, column) if column.null_count else packed
 
@@ -316,6 +316,12 @@ def _repeated(value: bytes, count: int) -> pa.BinaryArray:
     return _slices(pa.py_buffer(value * count), np.arange(0, (count + 1) * len(value), len(value)))
 
 
+@cache
+def _empty() -> pa.Scalar:
+    """Return the value of no bytes, made at its first use: the first value that Arrow converts loads pandas."""
+    return pa.scalar(b"", pa.binary())
+
+
 def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
     offsets = bounds.astype(np.int32)
     return pa.BinaryArray.from_buffers(
@@ -325,4 +331,4 @@ def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
 
 def _emptied(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
     """No bytes where the column is null."""
-    return pc.if_else(column.is_valid(), packed, _EMPTY)
+    return pc.if_else(column.is_valid(), packed, _empty())

@@ -50,7 +50,9 @@ class Column:
     @property
     def default_scalar(self) -> pa.Scalar:
         """The default as a value of the column's type, null where there is none."""
-        return pa.scalar(None, self.type) if self.default is None else constants.from_json(self.default, self.type)
+        if self.default is None:
+            return pa.nulls(1, self.type)[0]  # a value that Arrow converts would load pandas
+        return constants.from_json(self.default, self.type)
 
     @property
     def default_sql(self) -> str | None:

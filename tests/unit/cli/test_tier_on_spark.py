@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(sys.executable).parent / "streamhouse"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_tier_on_spark_once_and_as_a_service(run, warehouse, warehouse_path):
     run("create", "t", "--schema", "id BIGINT", "--buckets", "2", "-p", "bucket.key=id")

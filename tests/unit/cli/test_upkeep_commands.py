@@ -242,6 +242,7 @@ def _python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@pytest.mark.long
 def test_commands_work_through_the_installed_script(table, warehouse_path, tmp_path):
     script = Path(sys.executable).parent / "streamhouse"
 

@@ -281,7 +281,7 @@ class TestTables:
         assert sorted(log.to_arrow()["id"].to_pylist()) == [0, 1, 2]
         assert keyed.to_arrow().to_pylist() == [{"id": 1, "v": 1}]
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_children_work_while_another_thread_writes(self, log, keyed):
         stop = threading.Event()
 

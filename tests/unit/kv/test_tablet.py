@@ -199,7 +199,7 @@ class TestOtherProcesses:
             assert os.waitpid(child, 0)[1] == 0
             assert scan.result()[:2] == (0, 1)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_killed_writers_leave_a_state_of_the_log_or_nothing(self, new, cache):
         context = multiprocessing.get_context("spawn")
         states = set()

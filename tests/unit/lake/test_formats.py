@@ -31,7 +31,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_own", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_library_that_is_missing(tmp_path, lake, is_own):
     blocked = "pyiceberg" if (lake == "iceberg") == is_own else "pypaimon"
     script = SCRIPT.format(blocked=blocked, path=str(tmp_path / "wh"), lake=lake)

@@ -24,6 +24,7 @@ AUTOMATIC = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expi
 
 
 @pytest.mark.parametrize("is_keyed", [False, True], ids=["log", "keyed"])
+@pytest.mark.long
 def test_over_sixty_rounds_nothing_piles_up(own_cache, is_keyed):
     """Four hours apart, so that graces of a day pass. Five hundred rounds are `make soak`."""
     rounds = rounds_in_memory(is_keyed=is_keyed, pace_ms=4 * HOUR_MS)

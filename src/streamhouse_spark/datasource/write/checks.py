@@ -54,5 +54,6 @@ def check_fits(frame: StructType, state: TableState, name: str) -> None:
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
                 f"{', '.join(given.names)}",
             )
-    empty = pa.schema([f.remove_metadata() for f in given]).empty_table()
+    schema = pa.schema([f.remove_metadata() for f in given])
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # pandas is not loaded
     coerce(empty, state.schema, table=name, older=state.schemas)

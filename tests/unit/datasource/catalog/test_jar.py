@@ -36,7 +36,7 @@ def test_the_jar_was_built_from_its_source(build_jar):
         assert jar.read("META-INF/MANIFEST.MF") == build_jar.manifest(), "run make jar"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_building_again_gives_the_same_classes(build_jar):
     if shutil.which("javac") is None:
         pytest.skip("only a JRE is here, which Spark is content with; building the jar needs a JDK")

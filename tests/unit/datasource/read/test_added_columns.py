@@ -241,6 +241,7 @@ def _tier(table):
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
+@pytest.mark.long
 def test_random_runs_lose_no_value(wh, clock, table, name):
     """Columns come while a query runs in batches of any size, dies within one, and is started again where it ends.
 

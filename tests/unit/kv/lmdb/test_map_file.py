@@ -152,7 +152,7 @@ def _fill(folder, first, num_rounds, barrier):
     environment.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_open_and_grow_it_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)

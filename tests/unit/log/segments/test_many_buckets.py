@@ -56,6 +56,7 @@ def test_a_small_append_to_all_buckets_is_two_objects(counted, memory, world):
     assert read_by_another(memory, world).equals(rows())
 
 
+@pytest.mark.long
 def test_a_small_upsert_of_all_buckets_is_two_objects(counted, memory, world, own_cache):
     table = table_of(counted, world, 512, primary_key=["id"])
     candidates = np.arange(8000)
