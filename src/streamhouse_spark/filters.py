@@ -47,12 +47,12 @@ class Filter:
 
     given: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
-    """Where it was given as such: these prune lake files."""
+    """The predicates, if given as such: these prune lake files."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
-        """The filter for rows of this schema: names in its spelling, values compared as its types.
+        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
 
-        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for a comparison that cannot be.
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
         asked = [(f, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
@@ -70,13 +70,16 @@ class Filter:
 class BoundFilter:
     expression: pc.Expression
     predicates: tuple[Predicate, ...] = ()
-    """What all of its rows satisfy, with values of the columns' own types: may be compared with bounds of files."""
+    """Predicates that all rows of the filter satisfy, with values of the columns' own types: to be compared with bounds
+    of files."""
     columns: tuple[str, ...] | None = None
-    """The columns that it needs; None where that is not known."""
+    """The columns that it needs; None if unknown."""
 
 
 def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
-    """Raises `InvalidOptionError` for anything but an expression or a list of (column, operator, value)."""
+    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
+    value).
+    """
     if value is None:
         return None
     if isinstance(value, pc.Expression):
@@ -147,10 +150,10 @@ def _members(column: str, value: Any) -> list[Any]:
 
 
 def _pruning(field: pa.Field, name: str, value: Any) -> Predicate | None:
-    """A predicate that all rows of this one satisfy, with values of the column's type; None where there is none such.
+    """Return a predicate that all rows of this one satisfy, with values of the column's type; None if there is none.
 
-    Whoever compares it with the bounds of a file need not convert anything, where rounding would lose rows. Bounds do
-    not speak of NaN, and not reliably of infinities.
+    So its value needs no conversion before it is compared with the bounds of a file; rounding would lose rows. Bounds
+    do not speak of NaN, and not reliably of infinities.
     """
     kind = field.type
     if name in ("is null", "not null"):
@@ -192,7 +195,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
-    """The number; of a float beside decimals the one that it is written as."""
+    """Return the number; for a float beside decimals, the number that it is written as."""
     if isinstance(value, decimal.Decimal):
         return value
     if isinstance(value, numbers.Integral):
@@ -201,7 +204,7 @@ def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
 
 
 def _float(value: Any) -> float | None:
-    """None for a number that is larger than all of them."""
+    """Return the number as a float; None for a number that is larger than all floats."""
     try:
         return float(value)
     except OverflowError:
@@ -232,7 +235,7 @@ _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
-    """The largest number of the type's scale that is not above the value."""
+    """Return the largest number of the type's scale that is not above the value."""
     scale = kind.scale if pa.types.is_decimal(kind) else 0
     exponent = value.as_tuple().exponent
     if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
@@ -250,7 +253,7 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _member(field: pa.Field, value: Any) -> Any:
-    """The value as one of the column's type, None where no such value equals it."""
+    """Return the value in the column's type, None if no value of the type equals it."""
     kind, types = field.type, pa.types
     if isinstance(value, pa.Scalar):
         value = value.as_py()
@@ -285,7 +288,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Bind the expression as a read would, so that what cannot be is refused before anything is read."""
+    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
     import pyarrow.dataset as ds  # loads pandas, where there is one
 
     try:

@@ -9,7 +9,7 @@ from streamhouse_spark.system_tables import SystemTables
 
 
 class Inspect:
-    """Each method reads the newest state and returns one system table, with the columns of `SYSTEM_TABLES`, or of
+    """Reads the newest state with each method and returns one system table, with the columns of `SYSTEM_TABLES`, or of
     `partitions_schema`.
     """
 

@@ -1,4 +1,4 @@
-"""`Table.lake`: the lake table alone, what has been tiered so far."""
+"""`Table.lake`: the lake table alone, with the rows tiered so far."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from streamhouse_spark.storage import Storage
 
 
 def open_lake(table: TableHandle) -> LakeTable:
-    """Raises `InvalidOptionError` where the table has no lake, `MissingExtraError` without the lake's library."""
+    """Open the table's lake. Raises `InvalidOptionError` if the table has none, `MissingExtraError` without the lake's
+    library.
+    """
     if not table.has_lake:
         raise InvalidOptionError(
             f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
@@ -39,7 +41,7 @@ def open_lake(table: TableHandle) -> LakeTable:
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
 
-    One that was adopted stays, as nobody's.
+    An adopted lake table stays, without an owner.
     """
     properties = state.parsed
     if properties.datalake_adopted is not None:
@@ -65,7 +67,7 @@ class LakeView:
         _ = self._lake  # a table without a lake is an error at once
 
     def __getstate__(self) -> dict[str, TableHandle]:
-        """It travels as its table does; the lake is opened on the other side, when it is first used."""
+        """Pickle the table alone; the lake is opened again on first use."""
         return {"_table": self._table}
 
     @cached_property
@@ -73,7 +75,7 @@ class LakeView:
         return open_lake(self._table)
 
     def newest(self) -> LakeSnapshot | None:
-        """The newest snapshot and the offsets that it holds."""
+        """Return the newest snapshot and the offsets that it holds."""
         return self._lake.newest() if self._lake.exists() else None
 
     def to_arrow(
@@ -84,7 +86,7 @@ class LakeView:
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """All rows of the lake table, or of the snapshot named or current at a time.
+        """Read all rows of the lake table, or of the snapshot that is named or was current at a time.
 
         ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
         """
@@ -103,7 +105,7 @@ class LakeView:
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> LakePlan | None:
-        """What a read has to do, by the columns of the state that the projection is of; None without a lake table."""
+        """Plan a read, by the columns of the state that the projection is of; None without a lake table."""
         if as_of_timestamp_ms is not None:
             as_of_snapshot = self._lake.snapshot_as_of(as_of_timestamp_ms).id
         elif as_of_snapshot is None and not self._lake.exists():
@@ -116,9 +118,9 @@ class LakeView:
         )
 
     def _current(self) -> LakeTable:
-        """The lake of the table as it is now: others may have altered it.
+        """Return the lake of the table as it is now: others may have altered it.
 
-        Raises `TableNotFoundError`, or `DifferentHistoryError` where the log was put back to an older copy: it names
+        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was put back to an older copy, which names
         snapshots that must stay.
         """
         lake = self._lake.with_state(self._table.refresh())
@@ -162,7 +164,7 @@ class LakeView:
         return self._lake.metadata_table_names()
 
     def metadata(self, name: str) -> pa.Table:
-        """One of the lake's own metadata tables. Raises `InvalidNameError` naming what exists."""
+        """Return one of the lake's own metadata tables. Raises `InvalidNameError` naming the existing ones."""
         return self._lake.metadata_table(name)
 
     def snapshots(self) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What a user calls with a Spark session. PySpark is imported when one of these is called, not before."""
+"""The functions to call with a Spark session. PySpark is imported when one of them is called, not before."""
 
 from __future__ import annotations
 

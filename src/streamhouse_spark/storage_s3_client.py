@@ -74,7 +74,7 @@ class Client:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request, sent once. A ``Body`` of bytes or `io.BytesIO`."""
+        """Send one request, once. A ``Body`` is bytes or `io.BytesIO`."""
         body = parameters.get("Body", b"")
         if isinstance(body, io.BytesIO):
             body.seek(0)

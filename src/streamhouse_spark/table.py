@@ -1,4 +1,4 @@
-"""`Table`: one table, in Python and without Spark. What the data source and the command line build on as well."""
+"""`Table`: one table, in Python and without Spark. The data source and the command line build on it as well."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Table(TableHandle):
         return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
 
     def stager(self, state: TableState | None = None) -> Stager:
-        """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
+        """Return a stager of rows for the schema and properties of a state, the newest known by default."""
         return self._appends.stager(state or self.state)
 
     def commit(
@@ -223,7 +223,9 @@ class Table(TableHandle):
         move_consumer(self._log, consumer_id, offsets, self.require_there)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Where a named consumer said last that it was, for `tail`; None for one that the table does not know."""
+        """Return the position that a named consumer gave last, for `tail`; None for one that the table does not
+        know.
+        """
         return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class Table(TableHandle):
         self.alter(defaults={column: value})
 
     def drop_default(self, *columns: str) -> None:
-        """Take the defaults of columns away, as `alter` does: what new rows lack is null."""
+        """Remove the defaults of columns, as `alter` does: columns that new rows lack are null."""
         self.alter(defaults=dict.fromkeys(columns))
 
     def rename_column(self, name: str, new_name: str) -> None:
@@ -299,7 +301,7 @@ class Table(TableHandle):
         filter: pc.Expression | Sequence[Any] | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """The union read: every row committed before the call, each once; lake rows first, then the hot log's.
+        """Read the union: every row committed before the call, each once; lake rows first, then the hot log's.
 
         ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
         ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. Uncompressed columns
@@ -318,14 +320,14 @@ class Table(TableHandle):
         return read_newest(self, pin_newest(state), projection)
 
     def repinned(self) -> Pin:
-        """A new pin for when another can no longer be read.
+        """Return a new pin after another can no longer be read.
 
         It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
         """
         return repinned(self)
 
     def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-        """The rows of a pin's hot ranges of a log table, a table a bucket."""
+        """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
         return read_hot(self, pin, projection)
 
     def lookup(
@@ -337,7 +339,7 @@ class Table(TableHandle):
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """The current rows of keys, a row for each key in their order.
+        """Look up the current rows of keys: a row for each key in their order.
 
         ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
         ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
@@ -365,7 +367,7 @@ class Table(TableHandle):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """The current row of one key as a dict of Python values, None where there is none.
+        """Look up the current row of one key: a dict of Python values, None if there is none.
 
         ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
         applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
@@ -382,7 +384,7 @@ class Table(TableHandle):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """All current rows whose primary key begins with these values, in the order of their keys.
+        """Look up all current rows whose primary key begins with these values, in the order of their keys.
 
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
         bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
@@ -426,7 +428,7 @@ class Table(TableHandle):
 
     @property
     def lake(self) -> LakeView:
-        """The lake table alone: what has been tiered."""
+        """The lake table alone, with the rows tiered so far."""
         from streamhouse_spark.lake_view import LakeView
 
         return LakeView(self)

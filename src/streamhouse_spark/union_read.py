@@ -1,10 +1,10 @@
-"""The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one.
+"""The union read: the rows of a lake snapshot, and the log from exactly its offsets on.
 
 A read follows the state of its pin alone; the table's own moves on under it, with each read and write of the process.
 
-Rows of a log table are those of both. Of a table with a primary key the log holds changes, and what they make of their
-keys is laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's
-rows pass by in batches.
+Rows of a log table are those of both. Of a table with a primary key the log holds changes, which are collapsed by key
+and laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's rows
+pass by in batches.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ REPINS_MAX = 3
 
 
 def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
-    """The rows of a pin, or of a newer one where its lake snapshot was expired.
+    """Read the rows of a pin, or of a newer one if its lake snapshot was expired.
 
-    Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
+    Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
     """
     for _ in range(REPINS_MAX):
         try:
@@ -48,9 +48,9 @@ def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Tabl
 
 
 def repinned_for(table: TableHandle, pin: Pin, projection: Projection) -> Pin:
-    """A pin that takes the place of one that can no longer be read, for a read that began by that one's columns.
+    """Return a pin in place of one that can no longer be read, for a read that began by that one's columns.
 
-    Raises `SchemaMismatchError` where columns of the projection are no longer those.
+    Raises `SchemaMismatchError` if columns of the projection have changed.
     """
     begun, found = pin.state.schema, repinned(table)
     names = begun.names if projection.read_columns is None else projection.read_columns
@@ -59,7 +59,7 @@ def repinned_for(table: TableHandle, pin: Pin, projection: Projection) -> Pin:
 
 
 def repinned(table: TableHandle) -> Pin:
-    """See `Table.repinned`."""
+    """Pin the table again as `Table.repinned` does."""
     for _ in range(REPINS_MAX):
         with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
             return _pinned_to_lake(table)
@@ -84,7 +84,7 @@ def _pinned_to_lake(table: TableHandle) -> Pin:
 
 
 def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
-    """All rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
     if pin.state.primary_key:
         return projection.joined(list(read_keyed(table, pin, projection)))
     parts = []
@@ -101,9 +101,9 @@ def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
 def planned_lake(
     table: TableHandle, pin: Pin, projection: Projection, columns: Sequence[str] | None = None
 ) -> LakePlan:
-    """A read of the pin's lake snapshot by the columns that the pin has; by default those that the projection reads.
+    """Plan a read of the pin's lake snapshot by the pin's columns; by default those that the projection reads.
 
-    Raises `SnapshotExpiredError` where the snapshot is gone, or is not the one that was recorded.
+    Raises `SnapshotExpiredError` if the snapshot is gone, or is not the one that was recorded.
     """
     assert pin.lake is not None
     plan = table.open_lake().plan_read(
@@ -133,7 +133,8 @@ def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[p
 
 
 def read_keyed(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-    """The rows of a pin: older ones whose keys no later change names, then what the changes leave.
+    """Read the rows of a pin of a table with a primary key: older rows of unchanged keys, then the rows that the
+    changes leave.
 
     The older ones are those of the lake snapshot, or without one of the snapshots by key.
     """
@@ -151,7 +152,7 @@ def read_keyed(table: TableHandle, pin: Pin, projection: Projection) -> Iterator
 
 
 def with_key(state: TableState, columns: Sequence[str] | None) -> TableSchema:
-    """These columns of the table, all by default, and those of its primary key."""
+    """Return these columns of the table, all by default, and those of its primary key."""
     if columns is None:
         return state.schema
     chosen = {*columns, *state.primary_key}
@@ -159,12 +160,12 @@ def with_key(state: TableState, columns: Sequence[str] | None) -> TableSchema:
 
 
 def key_places(state: TableState, schema: TableSchema) -> tuple[int, ...]:
-    """Where the primary key's columns stand in a schema that has them."""
+    """Return the column indexes of the primary key in a schema that has them."""
     return tuple(schema.names.index(name) for name in state.primary_key)
 
 
 def tails_of(table: TableHandle, pin: Pin, wanted: TableSchema) -> Mapping[int, Tail]:
-    """What the pin's hot range of each bucket makes of its keys. A key is of one bucket."""
+    """Collapse the changes of the pin's hot range by key, for each bucket. A key is of one bucket."""
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     places = key_places(pin.state, wanted)
     found = in_parallel(lambda split: read_tail(table, [split], wanted, places), splits)
@@ -172,7 +173,7 @@ def tails_of(table: TableHandle, pin: Pin, wanted: TableSchema) -> Mapping[int, 
 
 
 def read_tail(table: TableHandle, splits: Iterable[LogSplit], wanted: TableSchema, places: Sequence[int]) -> Tail:
-    """What the changes of some splits make of their keys; ``places`` say where these stand in ``wanted``."""
+    """Collapse the changes of some splits by key; ``places`` are the key's column indexes in ``wanted``."""
     written = TableSchema((CHANGE_COLUMN, *wanted.columns))
     records = InlineRecords(table.storage, table.uuid)
     changes = (found.batch for split in splits for found in read_split(table.storage, split, written, records=records))
@@ -200,14 +201,14 @@ def _older_rows(
 def _without_all(
     batch: pa.RecordBatch, places: Sequence[int], tails: Mapping[int, Tail], bucket: int | None
 ) -> pa.RecordBatch:
-    """The rows whose keys the tail of their bucket does not change; None stands for any bucket."""
+    """Return the rows whose keys the changes of their bucket do not touch; None stands for any bucket."""
     for tail in tails.values() if bucket is None else filter(None, [tails.get(bucket)]):
         batch = without(batch, places, tail.keys)
     return batch
 
 
 def without(batch: pa.RecordBatch, key_places: Sequence[int], changed: KeySet) -> pa.RecordBatch:
-    """The rows whose keys are not in the set."""
+    """Return the rows whose keys are not in the set ``changed``."""
     if not len(changed) or not batch.num_rows:
         return batch
     return row_selection.without(batch, changed.holds_keys_of([batch.column(place) for place in key_places]))

@@ -96,13 +96,13 @@ class Warehouse:
         return f"Warehouse({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A warehouse travels as its place and settings, which may hold credentials."""
+        """Pickle the warehouse as its location and settings, which may hold credentials."""
         return _reopened, (self._storage, dict(self._settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
-        """Raises `TableExistsError` where it exists and ``if_not_exists`` is False."""
+        """Create a database. Raises `TableExistsError` if it exists and ``if_not_exists`` is False."""
         database = parse_database(name)
         _check_comment(f"database {database}", comment)
         self._ensure()
@@ -119,11 +119,13 @@ class Warehouse:
         return names.database_exists(self._storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database."""
+        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown
+        database.
+        """
         return self._known_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
-        """Set the comment of a database, or with None take it away."""
+        """Set the comment of a database, or with None remove it."""
         _check_comment(f"database {parse_database(name)}", comment)
         while (found := self._known_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
@@ -165,7 +167,7 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of all tables, or of one database's, as ``<database>.<table>``, sorted.
+        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted.
 
         Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
@@ -178,7 +180,7 @@ class Warehouse:
         return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
 
     def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
-        """A table that cannot be opened is there: one must not hide the others."""
+        """Whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
             return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
         except StreamhouseError as error:
@@ -243,24 +245,24 @@ class Warehouse:
         properties: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AdoptReport:
-        """Make a table of a lake table that is there, whose rows become its history without being written again.
+        """Make a table from an existing lake table, whose rows become its history without being written again.
 
         ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
-        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` says which of the
-        two it is; without it, what lies in the warehouse does. Offset 0 is behind its rows: reads of the table and of
-        its lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in
-        the same lake table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, and
-        always the Paimon table's own, rows are copied to the hot store as snapshots by key, bucket by bucket, each
-        sorted in memory, so that lookups and changes know them and streams begin with them. That the Iceberg table's
-        are unique by key is verified; of the Paimon table's the newest of each key counts.
+        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format;
+        without it, the format is that of the lake table in the warehouse. Offset 0 is behind its rows: reads of the
+        table and of its lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering
+        goes on in the same lake table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has
+        some, and always the Paimon table's own, rows are copied to the hot store as snapshots by key, bucket by bucket,
+        each sorted in memory, so that lookups and changes know them and streams begin with them. That the Iceberg
+        table's are unique by key is verified; of the Paimon table's the newest of each key counts.
 
         A warehouse is made around a folder ``lake`` with such tables where there is none yet. Dropping the table
         leaves the lake table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
-        `LakeMismatchError` naming all that does not fit (of Iceberg format version, partitions, types, nested required
-        fields, equality deletes, keys that are not unique; of Paimon types, dynamic or postponed buckets, merge
-        engines, changelog producers, deletion vectors, rows whose order is not told; another owner),
+        `LakeMismatchError` naming everything that does not fit (of Iceberg format version, partitions, types, nested
+        required fields, equality deletes, keys that are not unique; of Paimon types, dynamic or postponed buckets,
+        merge engines, changelog producers, deletion vectors, rows whose order is not told; another owner),
         `TableExistsError`, `InvalidOptionError`, all before the lake table or the name is touched;
         `CommitConflictError` where the lake table changed meanwhile.
         """
@@ -322,7 +324,7 @@ class Warehouse:
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
+        """List the dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
         self._require()
         return dropped_tables(self._storage, self._world)
 
@@ -375,7 +377,7 @@ class Warehouse:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-        """Delete what is left of tables that were dropped, or never got a name, longer ago than the grace.
+        """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
 
         A lake table goes too where it lies in the warehouse; one in an outside catalog stays. Raises
         `WarehouseMovedError` before anything is deleted where the warehouse is opened away from home.
@@ -401,14 +403,16 @@ class Warehouse:
         return self._open(path, pointer.uuid) if pointer.uuid else None
 
     def _keep_database(self, path: TablePath) -> None:
-        """Behind the commit point of a name: make its database again where that was dropped meanwhile."""
+        """Make the database of a committed name again if it was dropped meanwhile. Called behind the name's commit
+        point.
+        """
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
     def _named(self, path: TablePath, uuid: str) -> Table:
-        """Behind the commit point of a name: its table, read where that can be, else by whoever asks it first.
+        """Return the table of a committed name, with its state read if possible, else by its first use.
 
-        Raises `TableNotFoundError` where it was dropped since: a creator that slept made a table that is cleaned up.
+        Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
         found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
@@ -418,7 +422,7 @@ class Warehouse:
         return found
 
     def _unread(self, path: TablePath, uuid: str) -> Table:
-        """A table whose state is read when it is first asked for."""
+        """Return a table whose state is read on first use."""
         return Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
 
     def _open(self, path: TablePath, uuid: str) -> Table | None:
@@ -449,7 +453,7 @@ class Warehouse:
         )
 
     def _renamed_to(self, path: TablePath) -> str | None:
-        """The name that a table got which had this one."""
+        """Return the new name of a table that had this one."""
         pointer = names.resolve(self._storage, path)
         if pointer.uuid is None:
             return pointer.moved_to
@@ -472,7 +476,7 @@ def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
 
 
 def _text(value: object) -> str:
-    """A setting as text: ``True`` and 5 mean ``true`` and ``5``."""
+    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
     return value if isinstance(value, str) else str(value).lower()
 
 
