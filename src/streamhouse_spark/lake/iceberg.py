@@ -67,7 +67,7 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
 class IcebergLake:
-    """See `LakeTable`. Holds no state of the table: every call looks at the newest metadata."""
+    """The `LakeTable` of Iceberg. Holds no state of the table: every call looks at the newest metadata."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class IcebergLake:
         return self._described(metadata, require_snapshot(metadata, snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """The snapshot of a tag or branch. Raises `SnapshotExpiredError` naming those that exist."""
+        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
         metadata = self._metadata_with_snapshots()
         found = metadata.snapshot_by_name(name)
         if found is None:

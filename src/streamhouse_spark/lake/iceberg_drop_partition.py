@@ -1,9 +1,9 @@
-"""Dropping partitions of an Iceberg table of a log, in one snapshot with the offsets as they are.
+"""Dropping partitions of an Iceberg table of a log, in one snapshot with unchanged offsets.
 
 **Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
 that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
-up again. Files whose rows have all been appended before the drop go as they are; one that also has rows from behind it,
-because somebody tiered or merged meanwhile, is written again with these rows alone.
+up again. Files whose rows were all appended before the drop go whole; one that also has later rows, because somebody
+tiered or merged meanwhile, is written again with these rows alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from streamhouse_spark.partition_match import PartitionMatches
 def drop_partitions(
     place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
-    """See `LakeTable.drop_partitions`; the id of the snapshot it made comes with the report."""
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
     return until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
@@ -57,20 +57,20 @@ def drop_partitions(
 
 @dataclass(frozen=True, slots=True)
 class _Going:
-    """What a snapshot loses."""
+    """The files and rows that a snapshot loses."""
 
     files: tuple[DataFile, ...] = ()
     cut: tuple[CutFile, ...] = ()
-    """Those of the files that have rows to keep."""
+    """Those of the files with rows to keep."""
     deletes: tuple[DataFile, ...] = ()
-    """Delete files that have nothing left to delete."""
+    """Delete files without anything left to delete."""
 
     foreign_rows: int = 0
-    """In files of other engines, which never had offsets."""
+    """Rows of other engines' files, which never had offsets."""
 
     @property
     def own_rows(self) -> int:
-        """How many rows of the log the lake lacks then."""
+        """Number of rows of the log that the lake lacks afterwards."""
         return self.rows - self.foreign_rows
 
     @property
@@ -136,7 +136,7 @@ def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: 
 def _going(
     place: IcebergPlace, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> _Going:
-    """The files of these partitions that have rows below the offsets. Files of other engines go whole."""
+    """Return the files of these partitions with rows below the offsets. Files of other engines go whole."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
     files: list[DataFile] = []
@@ -184,7 +184,7 @@ def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, D
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
-    """The values of the columns that the file is partitioned by."""
+    """Return the values of the columns that the file is partitioned by."""
     found = {}
     for position, field in enumerate(spec.fields):
         name = schema.find_column_name(field.source_id)

@@ -1,4 +1,4 @@
-"""Iceberg data files as a planner sees them: decoded statistics, partitions by column, and columns that need no ids."""
+"""Iceberg data files as planners need them: decoded statistics, partitions by column, and columns that need no ids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 def scan_files(
     table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
 ) -> tuple[ScanFile, ...]:
-    """All data files of the snapshot; statistics for these columns of the table, all of which ``how`` reads."""
+    """Return all data files of the snapshot, with statistics for these columns of the table, all of which ``how``
+    reads.
+    """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
@@ -95,9 +97,9 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
 
 
 def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """The bound as a value; None where it was written for another type of the column, or cannot be read.
+    """Return the bound as a value; None if it was written for another type of the column, or cannot be read.
 
-    A bound of a type that was widened since is that of the narrower one.
+    A bound of a type that was widened since is one of the narrower type.
     """
     widths = _WIDTHS_BYTES.get(type(field_type))
     if data is None or (widths is not None and len(data) not in widths):
@@ -109,9 +111,9 @@ def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
 
 
 def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
-    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
 
-    ``schemas`` are those that the table ever had: other engines forget older ones of the lake.
+    ``schemas`` are all of the table: other engines forget older ones of the lake.
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
-"""pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables that lie elsewhere."""
+"""pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables outside the warehouse."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from streamhouse_spark.lake.iceberg_moved import Move, moved_avro
 from streamhouse_spark.storage import Bytes, Sink, Storage
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
-"""What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
+"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
 CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
+"""Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""
 
 
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
-    """The compiled decoder of pyiceberg 0.12 gives doubles with 32 bits (apache/iceberg-python#3808): files would not
-    be found by a partition of doubles, and deletes would be written into another partition than that of their file.
+    """Read a double in the interpreter: the compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
+    (apache/iceberg-python#3808), so that files would not be found by a partition of doubles, and deletes would be
+    written into another partition than that of their file.
     """
     value: float
     (value,) = struct.unpack("<d", decoder.read(8))
@@ -45,7 +46,7 @@ DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """The snapshot's manifests, as its manifest list says it: pyiceberg's own way goes through a cache by path, which a
+    """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
     commit must not depend on.
     """
     return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
@@ -53,7 +54,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
-    """Around reading manifests: what pyiceberg raises on damaged or vanished ones becomes an error to act on."""
+    """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
     try:
         yield
     except FileNotFoundError as error:
@@ -90,11 +91,11 @@ class StorageFileIO(FileIO):
         return _StorageInput(location, self.files, self.move)
 
     def new_output(self, location: str) -> OutputFile:
-        """Raises `LakeMismatchError` outside the warehouse."""
+        """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
         return _StorageOutput(location, self.files)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Raises `LakeMismatchError` outside the warehouse."""
+        """Delete a file. Raises `LakeMismatchError` outside the warehouse."""
         where = location if isinstance(location, str) else location.location
         self.files.storage.delete(self.files.key_of(where))
 
@@ -190,7 +191,7 @@ class CatalogFiles:
             raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Raises `LakeMismatchError` where no catalog outside the warehouse is named."""
+        """Create a file. Raises `LakeMismatchError` if no catalog outside the warehouse is named."""
         if not self._is_writable:
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
@@ -220,13 +221,15 @@ class _StreamSink:
 
 
 def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """How to reach data files outside the warehouse, with the settings of the warehouse and of its lake catalog."""
+    """Return the access to data files outside the warehouse, with the settings of the warehouse and of its lake
+    catalog.
+    """
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
     return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
 
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
-    """Properties of pyiceberg's catalog and file access among the warehouse's settings."""
+    """Return the properties of pyiceberg's catalog and file access among the warehouse's settings."""
     storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}

@@ -14,7 +14,9 @@ from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 
 
 def rewrite_manifests(place: IcebergPlace, *, dry_run: bool) -> ManifestReport:
-    """See `HasManifests.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
+    """Rewrite manifests as `HasManifests.rewrite_manifests` does. Manifests that are committed meanwhile are joined as
+    well.
+    """
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:

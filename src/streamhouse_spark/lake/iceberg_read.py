@@ -1,4 +1,4 @@
-"""Planning reads of an Iceberg table: which files of which snapshot, and where the columns are in them."""
+"""Planning reads of an Iceberg table: the files of a snapshot, and the columns in them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from streamhouse_spark.schema import Column, TableSchema
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
-    """The schema that was current when the snapshot was made."""
+    """Return the schema that was current when the snapshot was made."""
     found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
     return found or metadata.schema()
 
@@ -48,10 +48,10 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def projection(
     lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """How to read the lake's columns as the table's, by their ids.
+    """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
-    Raises `SchemaMismatchError` for a column that is not there.
+    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
+    `SchemaMismatchError` for an absent column.
     """
     of_lake = lake_schema(lake)
     if schema is None:
@@ -72,12 +72,12 @@ def projection(
 
 
 def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
-    """How to read all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its newest files."""
     return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
 
 
 def _as_in_table(column: Column, lake: Schema, table: TableSchema, known: ColumnMap) -> Column:
-    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
     column_id = known.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored_as(own.type, lake.find_type(column.id)):
@@ -98,7 +98,7 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression, num_buckets: int) -> list[LakeSplit]:
-    """The data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
+    """Return the data files of a snapshot that can hold rows of the filter; large ones in parts of whole row groups."""
     specs = table.metadata.specs()
     tasks = plan_tasks(table, snapshot, row_filter)
     buckets = (bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets) for task in tasks)
@@ -108,7 +108,7 @@ def plan_splits(table: Table, snapshot: Snapshot, row_filter: BooleanExpression,
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, row_filter: BooleanExpression) -> list[FileScanTask]:
-    """The data files of a snapshot that can hold rows of the filter, each with its deletes.
+    """Return the data files of a snapshot that can hold rows of the filter, each with its deletes.
 
     Raises `LakeMismatchError` for files and deletes that cannot be read here, `SnapshotExpiredError`.
     """
@@ -171,10 +171,10 @@ _OPERATORS: dict[str, Any] = {
 
 
 def iceberg_filter(predicates: Sequence[Predicate], how: LakeProjection, current: Schema) -> BooleanExpression:
-    """Those of the predicates that can prune files, as one filter on ``current``, the names of which may be others.
+    """Return those of the predicates that can prune files, as one filter on ``current``, whose names may differ.
 
-    ``how`` reads all columns that they may speak of. A predicate on a column that is not there, or with a value of
-    another type, prunes nothing: filtering rows decides. Raises `InvalidOptionError` for an unknown operator.
+    ``how`` reads all columns of the predicates. A predicate on an absent column, or with a value of another type,
+    prunes nothing: filtering rows decides. Raises `InvalidOptionError` for an unknown operator.
     """
     ids = {column.name.casefold(): i for column, i in zip(how.schema.columns, how.field_ids, strict=True)}
     names = {f.field_id: f.name for f in current.fields}

@@ -1,4 +1,4 @@
-"""Joining the manifests of a lake table, for the formats where that is a commit of its own."""
+"""Joining the manifests of a lake table, for formats in which that is a commit of its own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class ManifestReport:
-    """What joining manifests did, or with ``dry_run`` would do."""
+    """Manifests that were joined, or with ``dry_run`` would be."""
 
     removed: int = 0
     added: int = 0
     snapshot_id: int | None = None
-    """The snapshot that it made; None where nothing was to be done, and of a dry run."""
+    """The new snapshot; None if there was nothing to do, and for a dry run."""
 
 
 @runtime_checkable
@@ -24,6 +24,6 @@ class HasManifests(Protocol):
         """Join manifests to few large ones, those of delete files too. **Commit point:** the lake's metadata version.
 
         Rows, files and offsets stay. Rounds join small manifests by themselves, so this is for tables that other
-        engines wrote to, or whose partition spec was another. Raises `CommitConflictError`, `LakeMismatchError`,
+        engines wrote to, or whose partition spec changed. Raises `CommitConflictError`, `LakeMismatchError`,
         `CommitStateUnknownError`.
         """

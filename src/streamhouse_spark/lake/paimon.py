@@ -54,7 +54,7 @@ from streamhouse_spark.storage_memory import MemoryStorage
 
 
 class PaimonLake:
-    """See `LakeTable`. Holds no state of the table: every call looks at the newest metadata."""
+    """The `LakeTable` of Paimon. Holds no state of the table: every call looks at the newest metadata."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class PaimonLake:
         return described_then(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """The snapshot of a tag. Raises `SnapshotExpiredError` naming those that exist."""
+        """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
         self._require_table(f"no tag '{name}'")
         found = self.place.snapshots.tagged(name)
         if found is None:
@@ -157,7 +157,7 @@ class PaimonLake:
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
-        """None: a round looks for no older rows, because readers take the newest of each key."""
+        """Return no files: a round looks for no older rows, because readers take the newest of each key."""
         return dict.fromkeys(buckets, ())
 
     def commit(
@@ -266,5 +266,5 @@ class PaimonLake:
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        """Nothing is superseded: a Paimon snapshot is one small file."""
+        """Delete nothing: a Paimon snapshot is one small file."""
         return []

@@ -1,10 +1,10 @@
-"""Dropping partitions of a Paimon table of a log, in one snapshot with the offsets as they are.
+"""Dropping partitions of a Paimon table of a log, in one snapshot with unchanged offsets.
 
 **Commit point:** the snapshot's file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from taking
 its place. It is validated, on every attempt, against the very snapshot that the files were looked up in, so no file
-comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows have all been
-appended before the drop go as they are; one that also has rows from behind it, because somebody tiered or merged
-meanwhile, is written again with these rows alone.
+comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows were all appended
+before the drop go whole; one that also has later rows, because somebody tiered or merged meanwhile, is written again
+with these rows alone.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from streamhouse_spark.partition_match import PartitionMatches
 def drop_partitions(
     place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
-    """See `LakeTable.drop_partitions`; the snapshot that it made comes with the report."""
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
     return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)
 class _Going:
-    """What a snapshot loses."""
+    """The files and rows that a snapshot loses."""
 
     files: tuple[ManifestEntry, ...] = ()
     cut: tuple[CutFile, ...] = ()
-    """Those of the files that have rows to keep."""
+    """Those of the files with rows to keep."""
 
     foreign_rows: int = 0
-    """In files of other engines, which never had offsets."""
+    """Rows of other engines' files, which never had offsets."""
 
     @property
     def own_rows(self) -> int:
-        """How many rows of the log the lake lacks then."""
+        """Number of rows of the log that the lake lacks afterwards."""
         return self.rows - self.foreign_rows
 
     @property
@@ -104,7 +104,9 @@ def _drop(
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Nothing was committed since the files were looked up. Manifest lists have names that are never used again."""
+    """Require that nothing was committed since the files were looked up. Names of manifest lists are never used
+    again.
+    """
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(
@@ -116,7 +118,7 @@ def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
 def _going(
     place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> _Going:
-    """The files of these partitions that have rows below the offsets. Files of other engines go whole."""
+    """Return the files of these partitions with rows below the offsets. Files of other engines go whole."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
