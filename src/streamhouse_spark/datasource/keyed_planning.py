@@ -1,4 +1,4 @@
-"""Planning reads of tables with a primary key: which rows need the newest changes to be read. Pure."""
+"""Planning reads of tables with a primary key: the rows that need the newest changes to be read. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamhouse_spark.union_read import with_key
 
 
 def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, OffsetRange]) -> KeyedColumns:
-    """For a read of these columns beyond exactly what a lake snapshot holds.
+    """Return the columns of a read and of its merging, beyond exactly the offsets of a lake snapshot.
 
-    No statistics leave out changes: a newer row that nobody asked for still takes the place of an older one.
+    No statistics leave out changes: a newer row that nobody asked for still replaces an older one.
     """
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in hot.items())
     return KeyedColumns(with_key(state, columns), state.primary_key, tails, state.attempt)
@@ -24,10 +24,10 @@ def keyed_columns(state: TableState, columns: Sequence[str], hot: Mapping[int, O
 def keyed_pieces(
     files: Iterable[ScanFile], tails: Sequence[LogSplit], bases: Iterable[LogSplit] = ()
 ) -> Iterator[Piece]:
-    """All rows, each once. Pieces of a bucket follow each other, because they need the same changes: its files, its
-    snapshot by key, then what the changes leave.
+    """Return pieces of all rows, each once. Pieces of a bucket follow each other, because they need the same changes:
+    its files, its snapshot by key, then the rows that the changes leave.
 
-    Files of buckets without changes are read as they are, and come first.
+    Files of buckets without changes are read directly, and come first.
     """
     changed = {tail.bucket for tail in tails}
     plain: list[Piece] = []

@@ -1,4 +1,4 @@
-"""Reading rows of a table with a primary key in a task: older ones, with the newer changes laid over."""
+"""Reading of a keyed table's rows in a task: older ones, with the newer changes laid over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.union_read import read_tail, without
 
 
 def read_keyed_pieces(table: Table, plan: ReadPlan, keyed: KeyedColumns) -> Iterator[pa.RecordBatch]:
-    """The rows of all pieces, with the plan's columns."""
+    """Read the rows of all pieces, with the plan's columns."""
     places = tuple(keyed.schema.names.index(name) for name in keyed.key)
     tails = _Tails(table, keyed, places)
     names = list(plan.schema.names)

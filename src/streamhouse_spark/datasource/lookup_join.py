@@ -29,7 +29,9 @@ def joined_by_lookup(
     prefix: str,
     max_staleness_ms: int | None,
 ) -> DataFrame:
-    """See `streamhouse_spark.lookup_join`. Everything that can be refused is refused here, before Spark runs."""
+    """Join as `streamhouse_spark.lookup_join` does. Everything that can be refused is refused here, before
+    Spark runs.
+    """
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)

@@ -1,4 +1,4 @@
-"""What the tasks of a read do: pieces of work that travel as JSON, and how they are packed into Spark partitions."""
+"""The work of a read's tasks: pieces that travel as JSON, and their packing into Spark partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.schema import TableSchema
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
 OPENING_BYTES = 256 << 10
-"""What opening one more file costs, in bytes read instead, so that many tiny files still make several tasks."""
+"""Cost of opening one more file, in bytes read instead, so that many tiny files still make several tasks."""
 LAKE_RANGE_ROWS = 1 << 20
 """Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
 
@@ -47,7 +47,7 @@ class LogPiece:
 class LakePiece:
     split: LakeSplit
     bucket: int | None = None
-    """Of all its rows, where that is known."""
+    """Bucket of all its rows, if known."""
 
     @property
     def size_bytes(self) -> int:
@@ -79,18 +79,18 @@ class KeyedPiece:
     """Rows of a table with a primary key that need its newest changes to be read.
 
     With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
-    names; without, the rows that the changes of the bucket leave.
+    names; without either, the rows that the changes of the bucket leave.
     """
 
     bucket: int | None
-    """None for a lake file of which it is not known: the changes of all buckets count."""
+    """None for a lake file whose bucket is unknown: the changes of all buckets count."""
     lake: LakeSplit | None
     size_bytes: int
     base: LogSplit | None = None
 
     @property
     def is_of_changes(self) -> bool:
-        """Whether it is what the changes leave, not older rows that they are laid over."""
+        """Whether the piece has the rows that the changes leave, not older rows under them."""
         return self.lake is None and self.base is None
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class StartPiece:
 
     split: LogSplit
     offset: int
-    """The rows are as they were before this offset of the bucket."""
+    """The rows are those before this offset of the bucket."""
 
     @property
     def size_bytes(self) -> int:
@@ -117,7 +117,7 @@ class StartPiece:
 
 @dataclass(frozen=True, slots=True)
 class BinlogPiece:
-    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+    """All changes of a bucket in the form of ``$binlog``: in one piece, because an update is two rows of the log."""
 
     split: LogSplit
     schema: TableSchema
@@ -167,19 +167,19 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class KeyedColumns:
-    """What reading a table with a primary key needs besides the columns that are asked for."""
+    """The columns for reading a table with a primary key, besides those asked for."""
 
     schema: TableSchema
-    """These and those of the primary key: what is read of lake files and of changes."""
+    """These and those of the primary key: the columns that are read of lake files and of changes."""
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
-    """The changes that the lake snapshot does not hold, of each bucket that has some."""
+    """The changes that the lake snapshot does not hold, of each bucket with some."""
     history: str | None = None
-    """The newest record that they are from, by its attempt: offsets of a table that was restored may hold other rows.
-    None where it is not known."""
+    """Attempt of the newest record behind them: offsets of a table that was restored may hold other rows. None if
+    unknown."""
 
     def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
-        """Without the changes that these pieces do not need."""
+        """Return the columns without the changes that these pieces do not need."""
         buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedPiece)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
@@ -196,7 +196,7 @@ class KeyedColumns:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """All pieces of one read, from one state of the table, and what they have in common."""
+    """All pieces of one read, from one state of the table, and their common facts."""
 
     table: str
     table_uuid: str
@@ -204,9 +204,9 @@ class ReadPlan:
     """The table's columns that are read, in the order of the result."""
     pieces: tuple[Piece, ...]
     projection: LakeProjection | None = None
-    """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
+    """The identity of these columns, or those of ``keyed``, in lake files; set if there are lake pieces."""
     keyed: KeyedColumns | None = None
-    """For the rows of a table with a primary key."""
+    """Set for the rows of a table with a primary key."""
     binlog_start: int | None = None
     """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
 
@@ -253,14 +253,14 @@ class TablePartition(InputPartition):
 
 
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    """Pack the plan into Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
     target_bytes = partition_bytes(plan.pieces, parallelism or os.cpu_count() or 1)
     groups = joined_by_changes(packed(list(cut_pieces(plan.pieces, target_bytes)), target_bytes), lambda piece: piece)
     return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
 
 
 def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
-    """A partition for each bucket, because an update is two rows of the log that must not be torn apart."""
+    """Make a partition for each bucket, because an update is two rows of the log that must not be torn apart."""
     found: list[InputPartition] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
@@ -269,13 +269,13 @@ def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPa
 
 
 def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
-    """How large a partition should be, so that every core has about two."""
+    """Return the size of a partition, so that every core has about two."""
     total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
     return min(max(total_bytes // (2 * parallelism), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
 
 
 def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
-    """The pieces, with large ones of the log in parts."""
+    """Return the pieces, with large ones of the log in parts."""
     for piece in pieces:
         if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
             yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
@@ -284,7 +284,7 @@ def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
 
 
 def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
+    """Return runs of neighbours of about equal size, none much larger than the target unless one piece is."""
     sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
@@ -297,10 +297,10 @@ def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
 
 
 def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Groups of neighbours. What lies on both sides of a border goes to one side, where a side has fewer bytes of a
-    bucket than the bucket's changes, which each side would work out.
+    """Join groups of neighbours at borders inside a bucket: pieces on both sides go to one side, if a side has fewer
+    bytes of a bucket than the bucket's changes, which each side would collapse.
 
-    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    So however many groups a bucket is in, they read at most as many bytes of its changes as of its older rows.
     """
     groups = [list(group) for group in groups]
     changes: dict[int | None, int] = {}
@@ -323,7 +323,7 @@ def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece])
 
 
 def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
-    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
+    """Return bucket → bytes of its older rows, for every bucket whose changes the group needs."""
     found: dict[int | None, int] = {}
     for one in group:
         piece = piece_of(one)
@@ -333,7 +333,7 @@ def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int
 
 
 def lake_ranges(bucket: int, offsets: OffsetRange, row_bytes: int) -> list[Piece]:
-    """Pieces that read a trimmed range back from the lake."""
+    """Return pieces that read a trimmed range back from the lake."""
     starts = range(offsets.start, offsets.end, LAKE_RANGE_ROWS)
     parts = [OffsetRange(start, min(start + LAKE_RANGE_ROWS, offsets.end)) for start in starts]
     return [OffsetsPiece(bucket, part, len(part) * row_bytes) for part in parts]

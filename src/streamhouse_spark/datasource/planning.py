@@ -32,9 +32,9 @@ _ROW_BYTES_UNKNOWN = 64
 
 
 def plan_union(table: Table, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ReadPlan:
-    """The lake snapshot and the log beyond exactly its offsets.
+    """Plan the union: the lake snapshot and the log beyond exactly its offsets.
 
-    Where another engine expired the recorded snapshot, the lake's newest one is taken. Raises `OffsetsTrimmedError`,
+    If another engine expired the recorded snapshot, the lake's newest one is taken. Raises `OffsetsTrimmedError`,
     `SnapshotExpiredError`, `SchemaMismatchError`.
     """
     state = table.refresh()
@@ -78,7 +78,7 @@ def _plan_keyed_pin(table: Table, pin: Pin, schema: TableSchema) -> ReadPlan:
 def plan_lake(
     table: Table, columns: Sequence[str], *, as_of_snapshot: int | None, as_of_timestamp_ms: int | None
 ) -> ReadPlan:
-    """A lake snapshot alone. Without pieces before the first tiering round."""
+    """Plan a lake snapshot alone. Returns no pieces before the first tiering round."""
     state = table.refresh()
     projection = Projection.of(state.schema, columns, None)
     plan: LakePlan | None = table.lake.plan(
@@ -96,7 +96,7 @@ def plan_view(table: Table, state: TableState, suffix: str) -> ReadPlan:
 
 
 def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
-    """``$binlog``: the changes of each bucket that has some."""
+    """Return the pieces of ``$binlog``: the changes of each bucket that has some."""
     return tuple(
         BinlogPiece(plan_range(state, bucket, log.offsets), state.schema)
         for bucket, log in state.buckets.items()
@@ -112,10 +112,10 @@ def plan_ranges(
     *,
     fail_on_data_loss: bool,
 ) -> ReadPlan:
-    """Offset ranges of a state, from the hot log and below its start from the lake.
+    """Plan offset ranges of a state, from the hot log and below its start from the lake.
 
-    Raises `OffsetsTrimmedError` where neither has them, or a truncation took them away; with ``fail_on_data_loss``
-    False they are left out, with a warning.
+    Raises `OffsetsTrimmedError` if neither has them, or a truncation took them away; with ``fail_on_data_loss`` False
+    they are left out, with a warning.
     """
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     pieces: list[Piece] = []
@@ -131,7 +131,7 @@ def plan_ranges(
 
 
 def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
-    """The part of a range that is still the table's."""
+    """Return the part of a range that is still the table's."""
     try:
         require_not_truncated(state, bucket, wanted.start)
     except OffsetsTrimmedError as error:
@@ -161,7 +161,7 @@ def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail
 
 
 def row_bytes(state: TableState, bucket: int) -> int:
-    """About how many bytes a row of the bucket takes in memory."""
+    """Estimate the bytes in memory of a row of the bucket."""
     segments = state.buckets[bucket].segments[-8:]
     rows = sum(s.num_rows for s in segments)
     return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN

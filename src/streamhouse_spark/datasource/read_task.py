@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 def read_plan(
     connection: Connection, plan: ReadPlan, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all pieces, each with the metadata columns and then the plan's columns."""
+    """Read the rows of all pieces, each with the metadata columns and then the plan's columns."""
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     records = InlineRecords(table.storage, table.uuid)
     records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
@@ -60,7 +60,9 @@ def read_plan(
 
 
 def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
-    """Without what is before the offset, but for the row before the update whose row after is there."""
+    """Return the changes from the offset ``start`` on, and the row before an update whose row after is the first of
+    them.
+    """
     for batch in changes:
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
         drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
@@ -115,7 +117,7 @@ def _read_lake_places(
     projection: LakeProjection,
     metadata: Sequence[pa.Field],
 ) -> Iterator[pa.RecordBatch]:
-    """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
+    """Read lake rows with their log positions: null if another engine wrote the file, and for merged files."""
     if piece.split.merge is not None:
         for batch in read_lake_split(files, piece.split, projection):
             yield add_places(batch, metadata, piece.split.bucket, None)
@@ -130,7 +132,9 @@ def _read_lake_places(
 def _read_offsets(
     table: Table, plan: ReadPlan, bucket: int, offsets: OffsetRange, *, skip: bool
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A trimmed range from the lake. With ``skip``, what the lake does not hold is found by halving, and left out."""
+    """Read a trimmed range from the lake. With ``skip``, offsets that the lake does not hold are found by halving, and
+    left out.
+    """
     try:
         lake = table.open_lake().with_schema(plan.schema)  # this process may know an older schema of the table
         yield from lake.read_offsets(bucket, offsets)
@@ -153,7 +157,7 @@ def _read_view(table: Table, suffix: str) -> Iterator[pa.RecordBatch]:
 
 
 def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of a view, with the types that Spark has."""
+    """Return batches of a view, with the types that Spark has."""
     for batch in batches:
         wanted = canonical_schema(batch.schema)
         arrays = [

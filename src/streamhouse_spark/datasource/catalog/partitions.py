@@ -21,9 +21,9 @@ from streamhouse_spark.union_read import read_pin
 
 
 def partition_rows(table: Table, wanted: Mapping[str, Any]) -> list[list[Any]]:
-    """One row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
+    """Return one row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
 
-    The lake says its partitions in its manifests; of the hot log the partition columns are read. Raises
+    The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
     `InvalidOptionError` for a table without partitions, and for a name that is no partition column.
     """
     state = table.refresh()
@@ -82,7 +82,7 @@ def _parts(table: Table, pin: Pin) -> Iterator[pa.Table]:
 
 
 def _of_lake(table: Table, pin: Pin, pair: LakePair, columns: TableSchema) -> pa.Table:
-    """A row for each data file; where another engine wrote one of several partitions, for each row of the lake."""
+    """Return a row for each data file; for one of another engine with several partitions, for each row of the lake."""
     lake = table.open_lake()
     files = lake.scan_files(snapshot_id=pair.snapshot_id, columns=columns.names, schema=pin.state.schema).files
     if any(name not in file.partition for file in files for name in columns.names):
@@ -93,7 +93,7 @@ def _of_lake(table: Table, pin: Pin, pair: LakePair, columns: TableSchema) -> pa
 
 
 def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values of a column; days and microseconds are integers."""
+    """Return values of a column; days and microseconds are integers."""
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)

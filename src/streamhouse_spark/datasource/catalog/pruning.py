@@ -1,4 +1,4 @@
-"""Which segments and lake files a filter leaves: what their metadata says of each column, for the predicate tree."""
+"""Pruning of segments and lake files: bounds of each column from their metadata, for the predicate tree."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ METADATA_TYPES: Mapping[str, pa.DataType] = {
 
 
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
-    """The columns that a filter can speak of."""
+    """Return the columns that a filter can use, with their types."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
 
 
 def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange, node: Node) -> bool:
-    """False only if no row of the segment within the offsets can satisfy the filter."""
+    """Return False only if no row of the segment within the offsets can satisfy the filter."""
     return any(may_match(node, bounds) for bounds in _segment_bounds(state, segment, offsets, node.columns()))
 
 
 def _segment_bounds(
     state: TableState, segment: Segment, offsets: OffsetRange, asked: frozenset[str]
 ) -> Iterator[Mapping[str, Bounds]]:
-    """Bounds of parts of the segment's rows, which together are all of them."""
+    """Return bounds of parts of the segment's rows, which together are all of them."""
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
@@ -90,7 +90,7 @@ def _place_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
 
 
 def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
+    """Return bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
     low, high, nulls = stats
     if low is None:
         return ONLY_NULLS
@@ -101,7 +101,7 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
 
 
 def stored_value(value: Any, data_type: pa.DataType) -> Any:
-    """A value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
+    """Return a value of a record's JSON in the form of the predicate tree; None if it cannot be converted."""
     try:
         match family_of(data_type):
             case "number":
@@ -118,7 +118,7 @@ def stored_value(value: Any, data_type: pa.DataType) -> Any:
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
-    """False only if no row of the lake file can satisfy the filter. What the file does not say may be anything."""
+    """Return False only if no row of the lake file can satisfy the filter. Absent metadata allows any value."""
     bounds: dict[str, Bounds] = {}
     if file.bucket is not None:  # null for rows that another engine rewrote
         bounds[BUCKET.name] = replace(exactly(file.bucket), may_be_null=True)
@@ -134,7 +134,7 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
 
 
 def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Bounds of a column of a lake file. Of NaN, which is above all numbers in Spark, lake bounds say nothing."""
+    """Return bounds of a column of a lake file. Lake bounds do not cover NaN, which is above all numbers in Spark."""
     low, high = stats.low, stats.high
     may_be_nan = pa.types.is_floating(data_type) and stats.nan_count != 0
     may_be_null = stats.null_count != 0
@@ -150,7 +150,7 @@ def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) 
 
 
 def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
-    """The only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
+    """Return the only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
     values = node.values_of(key.name) if key is not None else None
     if key is None or values is None:
         return None
@@ -161,7 +161,7 @@ def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: La
 
 
 def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
-    """The value as the column stores it; None where no row can have it."""
+    """Return the value as the column stores it; None if no row can have it."""
     try:
         if pa.types.is_integer(data_type):
             return pa.array([int(value)], data_type) if int(value) == value else None

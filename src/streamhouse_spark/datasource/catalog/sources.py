@@ -1,4 +1,4 @@
-"""What one scan reads: the parts of the log and the lake files that its pin and its filters leave."""
+"""The sources of one scan: the parts of the log and the lake files that its pin and its filters leave."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from streamhouse_spark.views import BINLOG, CHANGELOG, LAKE
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What Spark asks of a scan."""
+    """The parameters of a scan, as Spark gives them."""
 
     table: Table
     state: TableState
     pin: ReadPin
     options: ReadOptions
     columns: tuple[str, ...]
-    """The table's columns that have to be read; at least one."""
+    """The table's columns to read; at least one."""
     node: Node
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those that the filters speak of."""
+    """Columns whose statistics are wanted of lake files, besides those of the filters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class Sources:
 
     state: TableState
     lake: LakeScan | None = None
-    """With the files that the filters leave."""
+    """The lake's scan with the files that the filters leave."""
     pieces: tuple[Piece, ...] = ()
-    """Of the log, or a view."""
+    """Pieces of the log, or of a view."""
     are_exact: bool = True
     """Whether exactly the rows of the pieces are read, unless reading fails."""
     keyed: KeyedColumns | None = None
-    """For the rows of a table with a primary key."""
+    """Set for the rows of a table with a primary key."""
 
 
 def sources_of(asked: Question) -> Sources:
-    """Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
+    """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
     pin, options = asked.pin, asked.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _snapshot_of(asked)
@@ -119,7 +119,9 @@ def _of_pin(asked: Question, pin: Pin) -> Sources:
 
 
 def _keyed(asked: Question, pin: Pin) -> Sources:
-    """Lake files of buckets without newer changes stay files, which Spark may read itself."""
+    """Return the sources of a table with a primary key. Lake files of buckets without newer changes stay files, which
+    Spark may read itself.
+    """
     allowed = _buckets(asked)
     hot = {b: offsets for b, offsets in pin.hot.items() if allowed is None or b in allowed}
     keyed = keyed_columns(asked.state, asked.columns, hot)
@@ -140,11 +142,11 @@ def _keyed(asked: Question, pin: Pin) -> Sources:
 
 
 def _stand_in(asked: Question) -> Pin | None:
-    """Another pin, for when another engine expired the lake snapshot.
+    """Return another pin, for use after another engine expired the lake snapshot.
 
     The lake's newest snapshot and the pinned log are the same rows as long as the snapshot holds nothing beyond the
-    pinned ends, and no partition was dropped since. Else the newest state of the table is all that can be had, which is
-    no answer to a chosen one.
+    pinned ends, and no partition was dropped since. Else only the newest state of the table can be read, which must not
+    replace a chosen one.
     """
     table, state = asked.table, asked.state
     newest = table.open_lake().newest()
@@ -172,7 +174,7 @@ def _hot(asked: Question, pin: Pin) -> tuple[Piece, ...]:
 
 
 def _kept(asked: Question, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """The pieces, once it is seen that no file of theirs was deleted since the pinned commit."""
+    """Return the pieces, after checking that no file of theirs was deleted since the pinned commit."""
     segments = [s for piece in pieces if isinstance(piece, LogPiece) for s in piece.split.segments]
     require_kept(asked.table.log, asked.state, segments)
     return tuple(pieces)
