@@ -102,7 +102,7 @@ class Warehouse:
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
-        """Create a database. Raises `TableExistsError` if it exists and ``if_not_exists`` is False."""
+        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
         database = parse_database(name)
         _check_comment(f"database {database}", comment)
         self._ensure()
@@ -119,9 +119,7 @@ class Warehouse:
         return names.database_exists(self._storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown
-        database.
-        """
+        """Return a database's comment. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
         return self._known_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
@@ -403,14 +401,12 @@ class Warehouse:
         return self._open(path, pointer.uuid) if pointer.uuid else None
 
     def _keep_database(self, path: TablePath) -> None:
-        """Make the database of a committed name again if it was dropped meanwhile. Called behind the name's commit
-        point.
-        """
+        """Make the database of a committed name again if it was dropped meanwhile."""
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
     def _named(self, path: TablePath, uuid: str) -> Table:
-        """Return the table of a committed name, with its state read if possible, else by its first use.
+        """Return the table of a committed name, its state read if possible, else on first use.
 
         Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
