@@ -37,7 +37,7 @@ import re
 
 
 class ErrorKind(enum.Enum):
-    """What a caller can do about an error."""
+    """Kinds of errors by the action that a caller can take."""
 
     CONFLICT = "conflict"
     """Somebody else won. Nothing was written; trying again is safe."""

@@ -32,7 +32,7 @@ class Inspect:
         return self.read("commits")
 
     def partitions(self) -> pa.Table:
-        """Where the rows of each partition lie; its first columns are the table's partition columns.
+        """Count the rows of each partition in log and lake; the first columns are the table's partition columns.
 
         See `streamhouse_spark.partition_inspect.partition_table`. Raises `InvalidNameError` for a table without any.
         """

@@ -37,6 +37,7 @@ class OffsetRange:
         return self.end > self.start
 
     def intersect(self, other: OffsetRange) -> OffsetRange:
+        """Return the offsets that both ranges have, which may be none."""
         start = max(self.start, other.start)
         return OffsetRange(start, max(start, min(self.end, other.end)))
 

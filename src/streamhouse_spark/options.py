@@ -195,7 +195,7 @@ class WriteOptions:
     """Options of a batch write."""
 
     transaction: Transaction | None = None
-    """From ``txnAppId`` and ``txnVersion``."""
+    """The transaction of ``txnAppId`` and ``txnVersion``."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
@@ -206,7 +206,7 @@ class StreamWriteOptions:
     """Options of a streaming write, whose versions are its batch ids."""
 
     app_id: str | None = None
-    """From ``txnAppId``; without it the query's id counts."""
+    """The option ``txnAppId``; without it the query's id counts."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False

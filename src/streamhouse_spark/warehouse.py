@@ -111,10 +111,12 @@ class Warehouse:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
+        """List the names of all databases."""
         self._require()
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
+        """Whether the database exists."""
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
@@ -165,9 +167,8 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted.
-
-        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
+        `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
         self._require()
         found = [self._known_database(database).name] if database is not None else self.databases()
@@ -186,6 +187,7 @@ class Warehouse:
             return True
 
     def exists(self, name: str) -> bool:
+        """Whether the table exists; a suffix of the name does not count."""
         self._require()
         return self._find(parse_table_name(name).path) is not None
 
@@ -204,11 +206,10 @@ class Warehouse:
         """Create a table, its database and, if need be, the warehouse.
 
         ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
-        ``bucket.num``. A ``primary_key``, of columns that thereby are NOT NULL, makes a table that takes upserts and
-        deletes; without ``bucket.key`` its first column beside the partition columns is the bucket key. ``defaults``
-        maps columns to a constant that takes the place of a column that a new row's writer does not name, as a
-        ``DEFAULT`` clause does; a null that is given stays null.
-        **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
+        ``bucket.num``. With a ``primary_key``, whose columns become NOT NULL, the table takes upserts and deletes; its
+        first column beside the partition columns is the default of ``bucket.key``. ``defaults`` maps columns to
+        constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null. **Commit
+        point:** the name's pointer; a crash before it leaves files that nobody names.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned as it is.
@@ -246,23 +247,23 @@ class Warehouse:
         """Make a table from an existing lake table, whose rows become its history without being written again.
 
         ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
-        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format;
-        without it, the format is that of the lake table in the warehouse. Offset 0 is behind its rows: reads of the
-        table and of its lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering
-        goes on in the same lake table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has
-        some, and always the Paimon table's own, rows are copied to the hot store as snapshots by key, bucket by bucket,
-        each sorted in memory, so that lookups and changes know them and streams begin with them. That the Iceberg
-        table's are unique by key is verified; of the Paimon table's the newest of each key counts.
+        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format,
+        by default that of the lake table in the warehouse. Its rows lie before offset 0: reads of the table and of its
+        lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the
+        same lake table. ``primary_key`` is the Iceberg table's identifier fields if it has some, and always the Paimon
+        table's own. With it the rows are copied to the hot store as snapshots by key, for lookups, changes and new
+        streams; a bucket is sorted in memory. Rows of an Iceberg table have to be unique by key; of a Paimon table the
+        newest of each key counts.
 
-        A warehouse is made around a folder ``lake`` with such tables where there is none yet. Dropping the table
-        leaves the lake table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
+        A warehouse is made around a folder ``lake`` with such tables if there is none yet. Dropping the table leaves
+        the lake table without an owner, rows tiered later included. With ``dry_run`` nothing is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
-        `LakeMismatchError` naming everything that does not fit (of Iceberg format version, partitions, types, nested
-        required fields, equality deletes, keys that are not unique; of Paimon types, dynamic or postponed buckets,
-        merge engines, changelog producers, deletion vectors, rows whose order is not told; another owner),
-        `TableExistsError`, `InvalidOptionError`, all before the lake table or the name is touched;
-        `CommitConflictError` where the lake table changed meanwhile.
+        `LakeMismatchError` naming everything that does not fit (Iceberg: format version, partitions, types, nested
+        required fields, equality deletes, repeated keys; Paimon: types, dynamic or postponed buckets, merge engines,
+        changelog producers, deletion vectors, rows of unknown order; another owner), `TableExistsError`,
+        `InvalidOptionError`, all before the lake table or the name is touched; `CommitConflictError` if the lake table
+        changed meanwhile.
         """
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))
@@ -282,8 +283,7 @@ class Warehouse:
 
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
-
-        Raises `InvalidNameError` for a suffix that this table does not have, saying which exist.
+        Raises `InvalidNameError` for a suffix that this table does not have, naming those that it has.
         """
         parsed = parse_table_name(name)
         table = self.table(str(parsed.path))
@@ -292,10 +292,9 @@ class Warehouse:
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
 
-        Until then `undrop_table` brings both back. Returns False where there is none and ``if_exists``.
-        **Commit point:** the drop record in the table's log. Where the log is damaged so that no record can follow, or
-        the name's pointer is, the name is freed by its next pointer, and a damaged log's files stay for whoever wants
-        to repair them.
+        Until then `undrop_table` brings both back. Returns False if there is none and ``if_exists``. **Commit point:**
+        the drop record in the table's log. If the log or the name's pointer is too damaged for that, the name is freed
+        by its next pointer, and the files stay for a repair.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
@@ -327,14 +326,14 @@ class Warehouse:
         return dropped_tables(self._storage, self._world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
-        """Bring a dropped table back, with all rows, offsets and its lake table, as long as its files are there.
+        """Bring a dropped table back, with all rows, offsets and its lake table, while its files exist.
 
-        They are until `clean_dropped` is run once the grace after the drop is over. Of several tables that were dropped
-        under the ``name`` it is the newest, or the one with the ``uuid`` (`dropped_tables` has them). It comes back
-        under its name, or as ``to``, and its database with it. Streams and writers go on where they open it again.
+        They exist until `clean_dropped` runs after the grace. Of several tables that were dropped under the ``name`` it
+        is the newest, or the one with the ``uuid`` (see `dropped_tables`). It comes back under its name, or as ``to``,
+        and its database with it. Streams and writers that open it again continue.
 
-        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` where there is no such
-        dropped table any more, `TableExistsError` where the name is taken.
+        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
+        table any more, `TableExistsError` if the name is taken.
         """
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
@@ -356,11 +355,11 @@ class Warehouse:
     def rename_table(self, old: str, new: str) -> None:
         """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
 
-        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Whoever has
-        the table open goes on; streams that look it up by its old name end with `TableNotFoundError`, which says the
-        new one. The old name is free at once.
+        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Open tables
+        continue; streams that look it up by its old name end with `TableNotFoundError`, which has the new one. The old
+        name is free at once.
 
-        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` where the new name is taken.
+        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is taken.
         """
         path = parse_table_name(old).require_table("rename")
         target = parse_table_name(new).require_table("rename to")
@@ -377,8 +376,8 @@ class Warehouse:
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
         """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
 
-        A lake table goes too where it lies in the warehouse; one in an outside catalog stays. Raises
-        `WarehouseMovedError` before anything is deleted where the warehouse is opened away from home.
+        A lake table in the warehouse goes too; one in an outside catalog stays. Raises `WarehouseMovedError` before
+        anything is deleted if the warehouse is opened away from home.
         """
         self._require()
         if not dry_run:
@@ -406,9 +405,8 @@ class Warehouse:
             names.create_database(self._storage, path.database, self._world)
 
     def _named(self, path: TablePath, uuid: str) -> Table:
-        """Return the table of a committed name, its state read if possible, else on first use.
-
-        Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
+        """Return the table of a committed name, its state read if possible, else on first use. Raises
+        `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
         found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):

@@ -170,7 +170,7 @@ class KeyedColumns:
     """The columns for reading a table with a primary key, besides those asked for."""
 
     schema: TableSchema
-    """These and those of the primary key: the columns that are read of lake files and of changes."""
+    """Columns to read of lake files and of changes: the wanted ones and those of the primary key."""
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
     """The changes that the lake snapshot does not hold, of each bucket with some."""

@@ -30,7 +30,9 @@ class RowsTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """At most one row for each key of a batch, in the order of the keys: nulls where ``there`` is false."""
+    """The rows of a batch by key, at most one for each key, in the order of the keys: nulls where ``there`` is
+    false.
+    """
 
     columns: tuple[pa.Array, ...]
     there: Bools

@@ -37,7 +37,7 @@ class ReadBase:
     """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
     so that what it makes of a key may depend on the rows of other keys."""
     scope: Scope | None = field(default=None, compare=False)
-    """Which rows were read; None for all. It does not travel as text."""
+    """Filter of the rows that were read; None for all. It does not travel as text."""
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record of the state."""
 

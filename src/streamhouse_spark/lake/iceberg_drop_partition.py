@@ -61,7 +61,7 @@ class _Going:
 
     files: tuple[DataFile, ...] = ()
     cut: tuple[CutFile, ...] = ()
-    """Those of the files with rows to keep."""
+    """The files with rows to keep."""
     deletes: tuple[DataFile, ...] = ()
     """Delete files without anything left to delete."""
 

@@ -50,7 +50,7 @@ class _Going:
 
     files: tuple[ManifestEntry, ...] = ()
     cut: tuple[CutFile, ...] = ()
-    """Those of the files with rows to keep."""
+    """The files with rows to keep."""
 
     foreign_rows: int = 0
     """Rows of other engines' files, which never had offsets."""

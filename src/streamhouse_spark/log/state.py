@@ -53,7 +53,7 @@ class ConsumerEntry:
     offsets: Mapping[int, int]
     time_ms: int
     history: HistoryMark | None = None
-    """As in `streamhouse_spark.log.position.LogPosition`."""
+    """See `streamhouse_spark.log.position.LogPosition`."""
 
 
 @dataclass(frozen=True, slots=True)
