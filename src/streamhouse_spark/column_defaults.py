@@ -1,7 +1,7 @@
 """Defaults of columns: the values of columns that the writer of new rows does not name. Pure, over Arrow columns.
 
-A default is a constant that takes the place of a column that a new row's writer does not name; rows written before stay
-as they are, and a null that is given stays null. So no reader needs to know of it, nor does the lake.
+A default is a constant for new rows whose writer does not name the column; rows written before stay as they are, and a
+null that is given stays null. So no reader needs to know of it, nor does the lake.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
-An expression means what Arrow makes of it. Of predicates more is promised: column names count without regard to case,
+An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
 integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
 wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), and
 null equals nothing, as in SQL.

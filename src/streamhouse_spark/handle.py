@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class TableHandle:
     """One table, by its uuid: under the same name another may be created, which a handle never touches.
 
-    Safe for use by several threads; any of them may `refresh`, so what belongs together is taken from one `state`.
+    Safe for use by several threads; any of them may `refresh`, so values that belong together are taken from one
+    `state`.
     """
 
     def __init__(

@@ -16,10 +16,10 @@ l or of r, whichever is handled later.
 2. *Some task of m decides about t.* If t is in the join, the one with the last change finds both rows and upserts t. If
    it is not, that task deletes t if T has it: T is looked up by l, or by the join columns and then filtered by r, so it
    finds t although the partner may be gone.
-3. *Nothing older comes later.* One query handles both feeds, so what batch m reads of T holds all that the batches
-   before it wrote. A batch is committed once, by its number: what an earlier run of the query still wants to write for
-   a batch that is stored adds nothing (batches that write nothing are stored too, for that reason). Within m and later
-   on, all that is written of t is the same, by 1.
+3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of the batches before
+   it. A batch is committed once, by its number: late writes of an earlier run of the query for a stored batch add
+   nothing (batches that write nothing are stored too, for that reason). Within m and later on, all that is written of t
+   is the same, by 1.
 
 So T is right once the batch with the last change is committed, and each t is right as soon as its own last change is.
 Between, T may show a row of L beside a row of R that were never there at the same moment. That needs one writer: a

@@ -2,7 +2,7 @@
 
 Of a **log table** the rows are taken from the lake, because the hot log is one row of offsets for all partitions:
 
-1. what was committed before the call is tiered;
+1. rows committed before the call are tiered;
 2. one lake snapshot drops the partitions' files. **Commit point:** the lake's metadata version, of Paimon its file;
 3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
    crash before that, the next tiering round records it.

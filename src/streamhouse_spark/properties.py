@@ -64,7 +64,7 @@ class TableProperties:
     """``table.datalake.adopted``: the newest snapshot of the lake table that the table was made of, or ``empty``.
     Set by adopting it."""
     comment: str | None = None
-    """``comment``: what the table is for, in the user's words."""
+    """``comment``: a description of the table in the user's words."""
     primary_key: tuple[str, ...] = ()
     """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
     auto_partition: AutoPartition | None = None

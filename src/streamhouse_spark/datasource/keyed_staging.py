@@ -4,7 +4,7 @@ The changes depend on the stored rows at the commit. So tasks stage *intents*, r
 files like segments that no record will ever name. Where Spark clusters the rows such that a task has all rows of its
 buckets (the catalog asks for it), a task also prepares the changes, against the rows by key that its host keeps: the
 driver's one record adds these, and the driver makes changes only of the intents of buckets that moved meanwhile, or
-that several tasks had rows of (`streamhouse_spark.keyed_intents`). So nothing depends on what Spark promises about
+that several tasks had rows of (`streamhouse_spark.keyed_intents`). So nothing depends on Spark's guarantees of
 clustering.
 
 The driver removes the intents once the changes are committed; files that a crash leaves are orphans for cleaning, as

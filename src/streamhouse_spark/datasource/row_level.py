@@ -1,7 +1,7 @@
 """UPDATE, DELETE and MERGE of the Spark catalog: tasks stage changed rows, the driver commits them by key.
 
-The rows that arrive are one for each row that an operation inserts, updates or deletes: what it does, the primary key
-of the row that was read (null for an insertion), and the table's columns (null for a deletion).
+The rows that arrive are one for each row that an operation inserts, updates or deletes: its effect, the primary key of
+the row that was read (null for an insertion), and the table's columns (null for a deletion).
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class StreamHistory:
         self._moved: dict[tuple[HistoryMark | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
     def placed(self, table: Table, offset: StreamOffset) -> StreamOffset:
-        """Return the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
+        """Return the position; with ``onDifferentHistory=continue``, a position in the table in place of one of another
+        history.
 
         That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
         same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited

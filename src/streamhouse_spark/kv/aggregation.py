@@ -1,13 +1,13 @@
 """Aggregate functions of merge engine ``aggregation``: folds of a column's values, key by key. Pure and vectorised.
 
-A fold gets the values of all keys in one array, each key's together and in the order in which they count, and says what
-they make of each key. It may be given its own result again as the first value, because that is what is stored.
+A fold gets the values of all keys in one array, each key's together and in their order, and returns a value for each
+key. It may get its own result again as the first value, because results are stored.
 
 Numbers are folded as Spark does: nulls count for nothing, NaN is larger than any other number (so it is the maximum
 where there is one, and the minimum where there is nothing else), and zeros of both signs are equal. A ``sum`` or
 ``product`` of integers or decimals that does not fit into the column is ``AGGREGATE_OVERFLOW``: that write is refused,
-and what is stored stays as it is; floats become infinite instead. Products of decimals are rounded to their scale step
-by step, half up.
+and the stored value stays; floats become infinite instead. Products of decimals are rounded to their scale step by
+step, half up.
 """
 
 from __future__ import annotations

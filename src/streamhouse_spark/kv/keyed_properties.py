@@ -51,7 +51,7 @@ class KeyedProperties:
     changelog_image: ChangelogImage = "full"
     """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them. Fixed."""
     insert_existing: InsertExisting = "error"
-    """``table.merge-into.insert-existing``: what MERGE does that inserts a row under a key that is there."""
+    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts a row under an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
     is not null. Fixed."""

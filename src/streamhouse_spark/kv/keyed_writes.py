@@ -5,8 +5,8 @@ that its rows were read at, so the record adds them only where the bucket still 
 faster, the changes of that bucket are worked out again. Long work is done and stored before the commit's attempt,
 because other threads wait for the attempt; it only compares. Changes that other processes prepared (tasks of Spark,
 say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
-the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: where no row changed that they
-depend on, they are right behind what was committed since, as they are; else it is a conflict. Tablets follow the log:
+the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: if no row changed that they depend
+on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets follow the log:
 nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
 """
 

@@ -35,7 +35,7 @@ class ReadBase:
     """Bucket → its first offset since the table was last truncated, and its end."""
     is_strict: bool = False
     """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
-    so that what it makes of a key may depend on the rows of other keys."""
+    so that its write of a key may depend on the rows of other keys."""
     scope: Scope | None = field(default=None, compare=False)
     """Filter of the rows that were read; None for all. It does not travel as text."""
     history: HistoryMark | None = field(default=None, compare=False)

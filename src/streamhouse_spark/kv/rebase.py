@@ -3,7 +3,8 @@
 UPDATE, DELETE and MERGE decide about each key by that key's row, as it was in the state that they read (`ReadBase`). So
 their writes are right behind everything that was committed since, and are added there unchanged, unless
 
-* a key that they **write** changed: then they would write over a row that they never saw, or insert one beside it;
+* a key that they **write** changed: then the operation would write over a row that it never saw, or insert one beside
+  it;
 * another **operation that read the table** changed a row that they read, before or after the change: each of the two
   would have missed what the other did, which no order of them explains. Such changes are marked in their segments
   (`Segment.rewrites`). A write by key needs no look: its result does not depend on rows of other keys, so it may as

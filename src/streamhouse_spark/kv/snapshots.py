@@ -65,8 +65,8 @@ def write_snapshots(
     """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before. Returns how
     many buckets have a newer snapshot than before.
 
-    Repeating it is harmless, and so is doing it in several places: an older snapshot never takes the place of a newer.
-    Raises `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
+    Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
+    `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
     """
     if not buckets:
         return 0

@@ -5,8 +5,8 @@ the two replaces a snapshot that the package put meanwhile, and its own lacks th
 another: put-if-absent does not overwrite. So the file of a number changes from the package's to the writer's at most,
 never back, and:
 
-* **A snapshot of ours that has a successor cannot lose its rows.** Whoever commits above it planned on it; nobody who
-  plans now commits at its number or below the newest. What `settled` says is of such a snapshot, and the log is
+* **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
+  is planned now goes neither to its number nor below the newest. `settled` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).

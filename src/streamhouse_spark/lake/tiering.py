@@ -4,7 +4,7 @@ After a truncation the next round's snapshot drops all rows of the lake table, e
 
 A round is planned from the offsets in the lake itself, written by tasks, and committed in the lake behind a fence: of
 several services that tier one table, one wins each round and the others plan again. The log then records the pair
-(snapshot, offsets). A crash between the two is repaired by the next round, which records what it finds in the lake.
+(snapshot, offsets). A crash between the two is repaired by the next round, which records the lake's newest snapshot.
 """
 
 from __future__ import annotations

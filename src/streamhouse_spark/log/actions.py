@@ -1,4 +1,4 @@
-"""The actions of a commit record. Values; `streamhouse_spark.log.state` has their effect on a table. Values;
+"""The actions of a commit record. Values; `streamhouse_spark.log.state` applies them to a table. Values;
 `streamhouse_spark.log.state` says what each of them does to a table.
 """
 
@@ -45,7 +45,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """``segments`` take the place of all segments within their bucket's ``[start, end)``: same rows, same offsets."""
+    """Replace all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
 
     bucket: int
     start: int

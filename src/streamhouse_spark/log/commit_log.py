@@ -10,10 +10,10 @@ nothing, because clients retry inside and report "exists" for an object of their
 afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot time passed,
 which is far less than the grace between a floor and the first deletion.
 
-**The chain.** Each record names the attempt before it. A process whose newest record is not the one that a record
-follows, or is no longer there, stands in another history than the log, which was restored under it: it reads and writes
-no more (`DifferentHistoryError`), and has to open the table anew. That the record which it stands on is still there is
-looked for with the floor, about once a minute, and on a local disk before each commit.
+**The chain.** Each record names the attempt before it. If the newest record that a process knows is gone, or is not the
+one that the next record follows, the log was restored under the process: it reads and writes no more
+(`DifferentHistoryError`), and has to open the table anew. Its newest record is checked with the floor, about once a
+minute, and on a local disk before each commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trimming: the offsets up to which the start of each bucket may advance.
 
-At most to what the time to live or the age of partitions (`AutoPartition`) allows, **and**, where the table has a lake,
-to what the recorded lake snapshot holds, **and** to the position of each named consumer that reported within
+At most as far as the time to live or the age of partitions (`AutoPartition`) allows, **and**, if the table has a lake,
+up to the offsets of the recorded lake snapshot, **and** to the position of each named consumer that reported within
 `CONSUMER_LIMIT_MS`. Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record
 condemns them, and cleaning deletes them after the grace, so readers that pinned an earlier state go on.
 """

@@ -299,7 +299,7 @@ def altered_meanwhile(state: TableState) -> CommitConflictError:
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
     """Whether rows that were staged by an older schema mean the same by the current one.
 
-    Columns match by name where rows come in, so that each column has to be what it was called then: the same or wider.
+    Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
     """
     now = {c.id: c for c in current.columns}
     for before in written.columns:

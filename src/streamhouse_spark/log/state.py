@@ -162,7 +162,7 @@ class TableState:
     def num_rows(self) -> int:
         """Rows appended since the table was created or last truncated, without those of dropped partitions.
 
-        Rows of a lake that was adopted are not known here: neither they nor what was dropped since is counted.
+        Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         if self.lake is None or ADOPTED in self.properties:

@@ -2,7 +2,7 @@
 
 A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. For others
 maintenance leaves a `PastTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the names.
-So time decides how long an outcome can be told in full, and never what is stored: a stream that slept for years, or a
+So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years, or a
 clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
 """
 
