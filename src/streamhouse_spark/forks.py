@@ -127,7 +127,7 @@ def _before() -> None:
     for owner in list(_put_away):
         owner.before_fork()
         _waiting.append(owner)
-    _one_descriptor.acquire()  # last: nobody who has it waits for anything
+    _one_descriptor.acquire()  # last: a holder of it waits for nothing
 
 
 def _after_in_parent() -> None:

@@ -256,7 +256,7 @@ class KeyedTable:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # who looked them up may know older names
+        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
         rows = _padded(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())

@@ -64,7 +64,7 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     lake = table.open_lake()
     if dry_run:
         return _counted(table, lake, chosen)
-    lake.drop_partitions(chosen, below={}, dry_run=True)  # what the lake cannot do is refused before anything is tiered
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
     return _drop(table, state.ends, chosen)
 
 

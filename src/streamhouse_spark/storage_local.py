@@ -164,7 +164,7 @@ class LocalStorage:
         """
         try:
             fd = open_lock_file(self._path(key), 0o666)
-        except OSError:  # only a hint: the write that follows reports what is wrong
+        except OSError:  # only a hint: the write that follows reports the error
             yield
             return
         try:

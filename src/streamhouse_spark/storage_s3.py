@@ -96,7 +96,7 @@ class S3Storage:
         self._send("write", key, "put_object", resend_unclear=False, Body=bytes(data), IfNoneMatch="*")
 
     def ensure_durable(self, key: str) -> None:
-        self.size_bytes(key)  # what S3 shows is durable
+        self.size_bytes(key)  # a visible object of S3 is durable
 
     def put(self, key: str, data: Bytes) -> None:
         self._require_clock()

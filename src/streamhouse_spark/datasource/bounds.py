@@ -73,7 +73,7 @@ def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | No
 
 def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
     if spec.kind == "full":
-        # Without a lake, what expired is gone and not missed.
+        # Without a lake, expired rows are gone and not missed.
         # Of a table with a primary key the lake has no changes.
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else log.start
     if spec.kind == "latest":

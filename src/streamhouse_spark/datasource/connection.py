@@ -63,7 +63,7 @@ class Connection:
             try:
                 if known is not None and is_named(known.refresh(), path):
                     return known
-            except DifferentHistoryError as error:  # who holds a position looks at it by what is opened anew
+            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
         table = process.warehouse.table(str(path))
         process.tables.keep(table)

@@ -23,7 +23,7 @@ def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -
     for action in _adding(table, state, frame, row_kind_column):
         if isinstance(action, SetSchema):
             schemas = {**state.schemas, action.schema_id: action.schema}
-            # Another writer's next schema may get this id; by their properties what is made of either is told apart.
+            # Another writer's next schema may get this id; their properties tell the writes of either apart.
             state = replace(state, schema_id=action.schema_id, schemas=schemas, properties=dict(state.properties))
     return state
 

@@ -37,7 +37,7 @@ class FlightStream:
         self._waiting = folder / "waiting"
         self.source.mkdir()
         self._waiting.mkdir()
-        # One file a trigger, more or less: what arrives meanwhile goes into the next micro-batch.
+        # One file a trigger, more or less: files that arrive meanwhile go into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = new_event()
         self._failure: OSError | None = None

@@ -40,7 +40,7 @@ def due_buckets(
 ) -> list[int]:
     """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
     kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
-    # What could be trimmed if every bucket had a snapshot at its end.
+    # Bytes that could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
     trimmed = plan_trim(
         replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition

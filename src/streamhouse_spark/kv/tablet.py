@@ -281,7 +281,7 @@ class Tablet:
         try:
             return self._environment.write(action)
         finally:
-            if self._environment.was_deleted:  # others do not see what we wrote, and may have begun there
+            if self._environment.was_deleted:  # others do not see these writes, and may have begun there
                 self._begin_anew(times_begun)
             else:
                 self._files.stamp()

@@ -170,7 +170,7 @@ class TabletFiles:
         with suppress(OSError):
             stamp_file = open_lock_file(self._stamp_path, 0o600)
             try:
-                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
+                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp looks at the file after all writes
                 # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
                 os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
             finally:

@@ -345,7 +345,7 @@ class FileCatalog(MetastoreCatalog):
         remember(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and self._floor(key) >= number:
-            return None  # the slot was free only because its file had been deleted: what was stored there is void
+            return None  # the slot was free only because its file had been deleted: the new file there is void
         with suppress(StorageError):
             self._storage.put(_hint_key(key), str(number).encode())
         return _Version(number, stored)

@@ -67,7 +67,7 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
             catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
         except CommitFailedException:
             continue
-        except Exception as error:  # whatever a catalog's client raises: the table itself is asked what happened
+        except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
             found = _look_up(catalog, identifier, commit_uuid, error)
             if found is None:
                 raise

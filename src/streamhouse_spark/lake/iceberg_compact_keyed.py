@@ -78,7 +78,7 @@ class KeyedGroup:
         """
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        # The largest is what the others are joined with: alone it is no reason to write a bucket again.
+        # The others are joined with the largest: alone it is no reason to write a bucket again.
         sizes = sorted(file.size_bytes for file in self.files)
         small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)

@@ -222,6 +222,6 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     gone = [s for s in before.snapshots if s.snapshot_id not in left]
     kept: Mapping[str, None] = files_of(table, after.snapshots)
     doomed = [location for location in files_of(table, gone) if location not in kept]
-    if isinstance(table.io, StorageFileIO):  # what other engines put outside the warehouse is theirs
+    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
         doomed = [location for location in doomed if table.io.files.holds(location)]
     return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))

@@ -140,7 +140,7 @@ class PaimonAdoption:
         place = self._place(spec)
         place.require_home("adoption")
         claimed = _put_claim(place, examined)
-        # Whoever expires snapshots keeps those that hold offsets.
+        # An engine that expires snapshots keeps those that hold offsets.
         place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:

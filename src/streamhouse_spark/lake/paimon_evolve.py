@@ -122,7 +122,7 @@ def _as_column(field: DataField, column: Column) -> DataField:
     kind = field.type
     try:
         before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column=field.name)
-    except (SchemaMismatchError, ValueError):  # another engine's; what does not fit is said later
+    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
         before = column.type
     if is_widening(before, column.type):
         kind = paimon_type(column.type, itertools.count(), nullable=kind.nullable)

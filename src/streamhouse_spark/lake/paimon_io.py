@@ -123,7 +123,7 @@ def paimon_metadata(location: str) -> Iterator[None]:
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
-    except Exception as error:  # whatever a decoder raises on bytes that are not what they should be
+    except Exception as error:  # any error of a decoder on damaged bytes
         file = file_of(error, _location, "its metadata")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "

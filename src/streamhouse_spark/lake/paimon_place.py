@@ -142,7 +142,7 @@ class PaimonPlace:
             table = self.find()
             if table is None:
                 self._require_free()
-                # Before there is anything to expire: whoever expires snapshots keeps those that hold offsets.
+                # Before there is anything to expire: an engine that expires snapshots keeps those that hold offsets.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue

@@ -254,7 +254,7 @@ class CommitLog:
         if found is None:
             return None
         self._checkpointed = max(self._checkpointed, found.state.version)
-        if found.floor_index > self._floor_index:  # what its writer knew: newer floors are looked for from there on
+        if found.floor_index > self._floor_index:  # its writer knew this floor: newer ones are looked for from there on
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
         return found.state
 

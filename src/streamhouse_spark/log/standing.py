@@ -21,7 +21,7 @@ def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) 
     if found is not None:
         return found == newest.attempt
     if has_record(storage, state.table_uuid, newest.number):
-        return True  # it is damaged, which is for those to say who need it
+        return True  # it is damaged, and the next reader that needs it raises
     return newest.number < check_floor()
 
 

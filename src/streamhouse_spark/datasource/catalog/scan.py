@@ -129,7 +129,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
     if pin.is_rewritten and not args.get("reads_once"):
-        # Spark loads what else a statement reads anew when the statement runs: later than what it writes. Where nothing
+        # Spark loads the other tables of a statement anew when it runs: later than the table that it writes. If nothing
         # happened until now, that is the same state.
         ReadBase.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()

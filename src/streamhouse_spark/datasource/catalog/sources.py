@@ -152,7 +152,7 @@ def _stand_in(asked: Question) -> Pin | None:
     newest = table.open_lake().newest()
     require_of_history(table.log, newest)
     require_dropped(state, newest)
-    if newest is None or not newest.offsets:  # what it holds of the log cannot be told
+    if newest is None or not newest.offsets:  # its part of the log is unknown
         return None
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
     is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows

@@ -56,7 +56,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     _refuse_column_clauses(path, args["schema"])
     require_database(warehouse, path.database)
     schema, said = split_defaults(args["schema"])
-    defaults = {} if args.get("as_select") else said  # what a query reads may have defaults, which are not its rows'
+    defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
     columns = TableSchema.of(StructJson(schema))
     warehouse.create_table(
         str(path),
