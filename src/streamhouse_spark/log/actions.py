@@ -128,7 +128,7 @@ class Condemn:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Condemned files that have been deleted; the table need not remember them."""
+    """Marked files are deleted now; the table need not remember them."""
 
     keys: tuple[str, ...]
 

@@ -413,9 +413,7 @@ def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str,
 
 
 def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
-    """Condemn the shared objects of which the record took the last segment. Looks at all segments only if it
-    took one.
-    """
+    """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
     gone: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
