@@ -22,7 +22,7 @@ FUNCTION_LINES_MAX = 80
 
 IMPORTERS = {
     "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
-    "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py", "demo/other_readers.py"],
+    "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py", "lake/outside_files.py", "demo/other_readers.py"],
     "pypaimon": ["lake/paimon*.py"],
     "lmdb": ["kv/environment.py"],
     "s3fs": ["storage_s3*.py"],

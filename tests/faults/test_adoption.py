@@ -15,7 +15,6 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.file_catalog import FileCatalog
@@ -23,6 +22,7 @@ from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.warehouse import Warehouse
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])

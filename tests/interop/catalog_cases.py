@@ -12,10 +12,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table as IcebergTable
 
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering import TieringReport, run_tasks_locally
+from streamhouse_spark.table_tiering import tier_table
 
 PREFIX = "lake.iceberg.catalog."
 Settings = Mapping[str, str]

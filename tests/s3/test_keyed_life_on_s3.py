@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.table import Table
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.views import open_view
 from streamhouse_spark.warehouse import Warehouse
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.clock import World
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_upkeep import Upkeep
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.storage import Storage
 from streamhouse_spark.storage_local import LocalStorage
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table_tiering import tier_table
 
 PROPERTIES = {
     "table.datalake.auto-compaction": "true",

@@ -23,7 +23,6 @@ from pyiceberg.types import (
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as interop_tier
 from streamhouse_spark.datasource.read_target import batch_target, stream_target
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidNameError,
@@ -40,6 +39,7 @@ from streamhouse_spark.options import EARLIEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.properties import ADOPTED
 from streamhouse_spark.schema import TableSchema
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.views import open_view
 from streamhouse_spark.warehouse import Warehouse
 

@@ -10,7 +10,6 @@ from pyiceberg.types import LongType, NestedField, StringType
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as tier_by_hand
 from streamhouse_spark.datasource.start_rows import begins_with_rows, initial_offset, start_files
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.kv import adopted_rows
 from streamhouse_spark.kv.tablets import close_tablets
@@ -19,6 +18,7 @@ from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.options import StreamReadOptions
 from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.views import open_view
 
 OLD = {i: f"old {i}" for i in range(8)}

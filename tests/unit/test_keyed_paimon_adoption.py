@@ -7,12 +7,12 @@ import pytest
 
 from interop.paimon_cases import Stock
 from streamhouse_spark.datasource.start_rows import begins_with_rows, initial_offset, start_files
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake import paimon_adopt
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.options import StreamReadOptions
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.views import open_view
 
 OLD = {i: f"old {i}" for i in range(8)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import lake_upkeep
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.manifest_rewriting import ManifestReport
 from streamhouse_spark.lake.model import CompactReport, ExpireReport
 from streamhouse_spark.lake.tiering import run_tasks_locally
+from streamhouse_spark.table_tiering import tier_table
 
 HOUR_MS = 3600 * 1000
 

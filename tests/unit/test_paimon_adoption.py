@@ -11,7 +11,6 @@ from pypaimon.schema.schema_change import SchemaChange
 from interop.paimon_cases import Stock
 from streamhouse_spark import adoption
 from streamhouse_spark.datasource.read_target import batch_target, stream_target
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -24,6 +23,7 @@ from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.options import EARLIEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.properties import ADOPTED
+from streamhouse_spark.table_tiering import tier_table
 
 COLUMNS = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("day", pa.date32()), ("n", pa.int32())]

@@ -9,11 +9,11 @@ import pytest
 
 from streamhouse_spark import slicing
 from streamhouse_spark.conversion import Conversion
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keyed_join import LookupPlan
 from streamhouse_spark.keyed_lookup import Lookup
 from streamhouse_spark.lake.tiering import run_tasks_locally
+from streamhouse_spark.table_tiering import tier_table
 
 SLICE_BYTES = 400
 ROWS = 60

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.projection import narrowed, parse_filter
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.warehouse import Warehouse
 
 DDL = (

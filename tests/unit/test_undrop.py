@@ -8,13 +8,13 @@ import pytest
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.clock import World
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log import names, renaming
 from streamhouse_spark.log.checkpoint import TOMBSTONE, read_floor
 from streamhouse_spark.log.cleaning import GRACE_MS
 from streamhouse_spark.model import TablePath
 from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.table_tiering import tier_table
 
 NAME = "sales.orders"
 

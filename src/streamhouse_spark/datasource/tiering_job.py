@@ -16,9 +16,9 @@ from streamhouse_spark.datasource.connection import Connection
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.model import LakeFile
 from streamhouse_spark.lake.plan import TieringTask
-from streamhouse_spark.lake.tiering import RunTasks, TieringJob, TieringReport, run_task
+from streamhouse_spark.lake.tiering import RunTasks, TieringReport, run_task
 from streamhouse_spark.opened_tables import open_listed, open_named
-from streamhouse_spark.table import Table
+from streamhouse_spark.table_tiering import tier_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,11 +43,6 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
     done = chosen.each(lambda table: (table.name, tier_table(table, run_tasks)))
     chosen.raise_first()
     return dict(done)
-
-
-def tier_table(table: Table, run_tasks: RunTasks) -> TieringReport:
-    """Tier every row of one table that was committed before the call."""
-    return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
 
 
 def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.forks import new_event, new_lock, renew_in_children
@@ -23,6 +22,7 @@ from streamhouse_spark.log import names
 from streamhouse_spark.log.claims import release_claim, try_claim
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table import Table
+from streamhouse_spark.table_tiering import tier_table
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,6 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     inside = StorageFiles(storage)
     if inside.holds(location):
         return inside
-    from streamhouse_spark.lake.iceberg_io import outside_files
+    from streamhouse_spark.lake.outside_files import outside_files
 
     return outside_files(settings, location)

@@ -1,16 +1,15 @@
 # ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
-"""pyiceberg's `FileIO` over the warehouse's `Storage`, and data files of tables outside the warehouse."""
+"""Give pyiceberg the warehouse's `Storage` as a `FileIO`."""
 
 from __future__ import annotations
 
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
-import pyarrow as pa
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader
@@ -19,17 +18,15 @@ from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.damaged_metadata import file_of
-from streamhouse_spark.lake.files import FileAccess, RangeReader, StorageFiles
+from streamhouse_spark.lake.files import RangeReader, StorageFiles
 from streamhouse_spark.lake.iceberg_moved import Move, moved_avro
-from streamhouse_spark.storage import Bytes, Sink, Storage
+from streamhouse_spark.storage import Storage
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
-CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""
 
 
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
@@ -173,63 +170,3 @@ class _BufferedOutput(io.BytesIO):
             data = self.getvalue()
             super().close()
             self._output.store(data)
-
-
-class CatalogFiles:
-    """Data files outside the warehouse, through pyiceberg's file access; read only, unless another catalog keeps them
-    there.
-    """
-
-    def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
-        self._io = file_io
-        self._is_writable = is_writable
-
-    def open_input(self, location: str) -> pa.NativeFile:
-        try:
-            return pa.PythonFile(self._io.new_input(location).open(), mode="r")
-        except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
-
-    def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Create a file. Raises `LakeMismatchError` if no catalog outside the warehouse is named."""
-        if not self._is_writable:
-            raise LakeMismatchError(
-                f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
-                "lake table with lake.iceberg.catalog.* settings, or let write.data.path of the table be inside"
-            )
-        return self._create(location)
-
-    def is_named(self, name: str, location: str) -> bool:
-        return name == location
-
-    @contextmanager
-    def _create(self, location: str) -> Iterator[Sink]:
-        # A file that is cut short by an error stays behind: nothing names it, and orphan cleaning removes it.
-        stream = self._io.new_output(location).create()
-        try:
-            yield _StreamSink(stream)
-        finally:
-            stream.close()
-
-
-class _StreamSink:
-    def __init__(self, stream: OutputStream) -> None:
-        self._stream = stream
-
-    def write(self, data: Bytes) -> int:
-        return self._stream.write(bytes(data))
-
-
-def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """Return the access to data files outside the warehouse, with the settings of the warehouse and of its lake
-    catalog.
-    """
-    is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
-    return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
-
-
-def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of pyiceberg's catalog and file access among the warehouse's settings."""
-    storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "client."))}
-    named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
-    return {**storage, **named}

@@ -21,9 +21,10 @@ from streamhouse_spark.lake.file_catalog import FileCatalog
 from streamhouse_spark.lake.files import FileAccess, StorageFiles
 from streamhouse_spark.lake.iceberg_errors import catalog_answers, commit_answers
 from streamhouse_spark.lake.iceberg_evolve import Evolved, commit_columns, evolved, iceberg_columns
-from streamhouse_spark.lake.iceberg_io import CATALOG_SETTINGS, catalog_properties, manifests_of
+from streamhouse_spark.lake.iceberg_io import manifests_of
 from streamhouse_spark.lake.iceberg_schema import differences, iceberg_schema, partition_spec
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
 from streamhouse_spark.log.home import Home
 from streamhouse_spark.paths import LAKE_PREFIX

@@ -15,11 +15,11 @@ from streamhouse_spark.datasource.kept_tails import KeptTails
 from streamhouse_spark.datasource.pieces import KeyedPiece, joined_by_changes, partitions
 from streamhouse_spark.datasource.planning import plan_union
 from streamhouse_spark.datasource.read_task import read_plan
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.keys.tail import KeySet, Tail
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log.scan import LogSplit
 from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.warehouse import Warehouse
 
 FILES = 6

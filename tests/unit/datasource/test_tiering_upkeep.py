@@ -10,13 +10,13 @@ import streamhouse_spark as sh
 from soak.lake_rounds import rounds_in_memory
 from streamhouse_spark.datasource import tiering_service, tiering_upkeep
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.datasource.tiering_service import Service
 from streamhouse_spark.datasource.tiering_upkeep import MAINTENANCE_MS, ORPHANS_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.errors import CommitConflictError, StorageError
 from streamhouse_spark.lake.iceberg import IcebergLake
 from streamhouse_spark.lake.model import CompactReport
 from streamhouse_spark.lake.tiering import run_tasks_locally
+from streamhouse_spark.table_tiering import tier_table
 
 HOUR_MS = 3600 * 1000
 AUTOMATIC = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.paths import WAREHOUSE_KEY
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.warehouse import Warehouse
 
 

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from streamhouse_spark.datasource.catalog.procedure_arguments import grace_ms_of, table_name_of
 from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.tiering_job import tier_table
 from streamhouse_spark.lake.tiering import run_tasks_locally
 from streamhouse_spark.log.cleaning import GRACE_MS, clean
+from streamhouse_spark.table_tiering import tier_table
 from streamhouse_spark.values import parse_names
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
