@@ -34,7 +34,8 @@ class Inspect:
     def partitions(self) -> pa.Table:
         """Count the rows of each partition in log and lake; the first columns are the table's partition columns.
 
-        See `streamhouse_spark.partition_inspect.partition_table`. Raises `InvalidNameError` for a table without any.
+        See `streamhouse_spark.partition_inspect.partition_table`. Raises `InvalidNameError` for a
+        table without any.
         """
         from streamhouse_spark.views import PARTITIONS, open_view
 

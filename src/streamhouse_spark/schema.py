@@ -1,7 +1,8 @@
 """The columns of a table: their ids, names, types, and nullability.
 
 `TableSchema` is immutable; every segment, batch and reader of the table has exactly its `arrow` schema.
-`streamhouse_spark.ddl` has the table of types, `streamhouse_spark.rows` brings a user's rows into a schema.
+`streamhouse_spark.ddl` has the table of types, `streamhouse_spark.rows` brings a user's rows
+into a schema.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The history of a tablet's rows: a table that was restored from a backup, or copied, has the uuid and the offsets of
 another.
 
-A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the same
-transaction as its rows. The rows are the table's if that record is in the table's log.
+A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the
+same transaction as its rows. The rows are the table's if that record is in the table's log.
 """
 
 from __future__ import annotations

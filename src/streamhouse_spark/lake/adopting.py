@@ -52,8 +52,8 @@ class LakeAdoption(Protocol):
         """The name of such a lake table in messages."""
 
     def examine(self, path: TablePath, place: str) -> Adoptable:
-        """Examine whether the lake table at ``place``, see `streamhouse_spark.paths.lake_location`, can be adopted as
-        ``path``. Changes nothing.
+        """Examine whether the lake table at ``place``, see `streamhouse_spark.paths.lake_location`, can be
+        adopted as ``path``. Changes nothing.
 
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """

@@ -1,11 +1,11 @@
 """Checkpoints, which keep opening cheap, and floors, which keep deleting safe.
 
-A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts only
-after its writer read it back and found its own state in it; a floor is put only where two such lie at or above it
-(`streamhouse_spark.log.verified`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says that
-records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
-(`streamhouse_spark.log.floors`), so a process that slept through a clean-up learns of it before it trusts an absent, or
-a re-opened, record number.
+A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts
+only after its writer read it back and found its own state in it; a floor is put only where two such lie at or
+above it (`streamhouse_spark.log.verified`), so that readers pass over a damaged one. Floor ``k`` is
+put-if-absent and says that records below a number are void and may be deleted after the grace; floors are found
+by reading, never by listing (`streamhouse_spark.log.floors`), so a process that slept through a clean-up learns
+of it before it trusts an absent, or a re-opened, record number.
 """
 
 from __future__ import annotations

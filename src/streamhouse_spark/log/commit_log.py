@@ -6,9 +6,9 @@ another's means that the race was lost, absent means that nothing happened yet. 
 nothing, because clients retry inside and report "exists" for an object of their own.
 
 **The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
-`streamhouse_spark.log.checkpoint`), so reads from N+1 on, absent or present, count only if the newest floor, read
-afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot time passed,
-which is far less than the grace between a floor and the first deletion.
+`streamhouse_spark.log.checkpoint`), so reads from N+1 on, absent or present, count only if the newest floor,
+read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot time
+passed, which is far less than the grace between a floor and the first deletion.
 
 **The chain.** Each record names the attempt before it. If the newest record that a process knows is gone, or is not the
 one that the next record follows, the log was restored under the process: it reads and writes no more
