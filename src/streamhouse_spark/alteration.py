@@ -79,7 +79,7 @@ def altered(
     properties: Mapping[str, str],
 ) -> AlteredTable:
     """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
-    again. ``schemas`` are all that it ever had: no id of a column is used again.
+    again.
 
     Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
     `InvalidOptionError` for a property that is unknown, fixed or impossible.

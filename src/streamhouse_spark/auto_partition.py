@@ -1,4 +1,4 @@
-"""``table.auto-partition.*``: partitions so old that the hot log need not keep their rows. Pure. Pure.
+"""``table.auto-partition.*``: partitions so old that the hot log need not keep their rows. Pure.
 
 A partition is *expired* when the hour, day, month, quarter or year that its column names lies more than
 ``num-retention`` of them before now, in one time zone. A value that names none, null among them, never expires. That

@@ -1,4 +1,4 @@
-"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure. Pure.
+"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure.
 
 A table's properties follow a column in the same record. Rows are laid out by the type of a key, and by the columns of
 partitions, whose names stand in the lake's partitioning: these cannot be changed.

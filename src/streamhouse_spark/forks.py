@@ -1,5 +1,4 @@
-"""Forks of the process: a child gets free locks, and identities of its own. The only maker of locks. The only maker of
-locks.
+"""Forks of the process: a child gets free locks, and identities of its own. The only maker of locks.
 
 A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in it for
 ever. So all locks and events of the package are made here, and are free in a child, unless the thread that forked holds

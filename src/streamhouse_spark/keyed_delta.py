@@ -1,5 +1,5 @@
 """`delta_join` without Spark: the changes of the table that holds a join, for changes of the joined tables. Pure, over
-lookups. Pure, over lookups.
+lookups.
 
 The target T holds the join of L and R. Its key is L's key and behind it R's without the join columns, which both keys
 begin with. A change only tells *which* rows to look at again, never the new values: for a changed key of L, the row of

@@ -89,7 +89,6 @@ class IntentWrite:
 
 def prepare(keyed: KeyedTable, write: IntentWrite, intents: Mapping[int, ReadIntents]) -> tuple[PreparedChanges, ...]:
     """Compute and stage the changes that the intents of buckets make now. Durable when this returns, visible to nobody.
-    Durable when this returns, visible to nobody.
 
     Nobody else may have intents of these buckets. Preparing is optional: if it fails, or the table would refuse the
     rows, the bucket is left out, and the commit meets the reason.

@@ -367,7 +367,7 @@ def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
 
 def as_keys(keys: Any, shape: KeyedShape) -> Any:
     """Convert keys to rows. A list holds mappings or tuples of the key's values, and for a key of one column values
-    alone. A list holds mappings or tuples of the key's values, and for a key of one column values alone.
+    alone.
 
     One key will do without a list: a mapping, a value, or for a key of several columns a tuple. Raises
     `SchemaMismatchError` if a key does not have the columns of the primary key.

@@ -87,7 +87,7 @@ def maintain_lake(
 
 def compact(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
     """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
-    these. **Commit point:** the lake's, of each of these.
+    these.
 
     Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
     engine was faster, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.

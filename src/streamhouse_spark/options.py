@@ -275,8 +275,7 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`. Raises
-    `InvalidOptionError`.
+    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
 
     Call it on the driver: executors may have another environment.
     """

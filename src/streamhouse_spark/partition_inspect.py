@@ -32,7 +32,7 @@ _COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
 
 def partitions_schema(state: TableState) -> pa.Schema:
     """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
-    of a count. Raises `SchemaMismatchError` for a partition column with the name of a count.
+    of a count.
 
     ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
     well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.

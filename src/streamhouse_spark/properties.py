@@ -223,8 +223,7 @@ def altered_properties(
     set_values: Mapping[str, str],
     unset: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change. Raises
-    `InvalidOptionError` where a fixed property would change.
+    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
     The caller checks the result by `parse_properties`.
     """

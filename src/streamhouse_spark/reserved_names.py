@@ -1,4 +1,4 @@
-"""Reserved names of columns: those that stand beside a table's columns somewhere. Pure. Pure.
+"""Reserved names of columns: those that stand beside a table's columns somewhere. Pure.
 
 Without regard to case, as SQL and the lakes compare them. They are refused where a column gets its name: creation,
 adoption, new columns, renaming. An older table with such a column stays readable; results that would have two columns

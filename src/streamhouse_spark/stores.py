@@ -33,7 +33,7 @@ _NETWORK_TYPES = frozenset({
 
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
     """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's ``s3.*``
-    names. ``settings`` are the warehouse's, with pyiceberg's ``s3.*`` names.
+    names.
 
     Raises `InvalidOptionError` for an impossible location or setting, `MissingExtraError` where a dependency is not
     installed.

@@ -1,4 +1,4 @@
-"""CHAR(n) and VARCHAR(n): texts of a column with a length. Pure, over Arrow columns. Pure, over Arrow columns.
+"""CHAR(n) and VARCHAR(n): texts of a column with a length. Pure, over Arrow columns.
 
 They are stored as texts, in the lake too. Written texts are brought to their length as in Spark's own tables: longer
 ones lose blanks at their end, and are an error if that is not enough; shorter ones of CHAR get blanks. Lengths are of

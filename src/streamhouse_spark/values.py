@@ -104,7 +104,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas, without the blanks around them. Empty text is no name. Empty text is no name.
+    """Parse names separated by commas, without the blanks around them. Empty text is no name.
 
     A name in backticks may hold commas and blanks; a backtick in it is doubled.
     """

@@ -140,8 +140,7 @@ class _BinlogView:
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert. Log
-    tables only insert.
+    """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert.
 
     Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
     Trimmed rows of a log table are read from the lake, which keeps no commit times: they are null. A table that was

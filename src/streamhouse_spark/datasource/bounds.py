@@ -61,7 +61,7 @@ def batch_ranges(state: TableState, options: ReadOptions) -> dict[int, OffsetRan
 
 def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool) -> dict[int, int]:
     """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
-    earliest. A time overrides the offsets; buckets that JSON leaves out begin at the earliest.
+    earliest.
 
     ``strict`` False takes the hot log's start where a time is no longer known.
     """

@@ -1,5 +1,4 @@
-"""Differences between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError. No other
-module asks for a version or catches an ImportError.
+"""Differences between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError.
 
 Admission control and ``Trigger.AvailableNow`` for Python sources came with 4.2. On 4.1 Spark asks for the latest offset
 without arguments and would read everything at once, so rate limits are refused there, not ignored.

@@ -109,7 +109,6 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
-        ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
 
         With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
         """

@@ -12,7 +12,7 @@ HEAD_BYTES = 8
 
 class KeyHeads:
     """Many keys, each once, ascending. The first bytes of each, behind those that all have in common, are kept as a
-    number. Of each the first bytes behind those that all have in common are a number.
+    number.
 
     Keys to test are compared with those of the same number only, byte by byte.
     """

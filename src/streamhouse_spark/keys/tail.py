@@ -1,4 +1,4 @@
-"""A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure. Pure.
+"""A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure.
 
 The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and `Tail.rows`.
 Memory is bounded by the range, not by the bucket.

@@ -1,4 +1,4 @@
-"""LMDB, used by the rules of its manual. The only importer of ``lmdb``. The only importer of ``lmdb``.
+"""LMDB, used by the rules of its manual. The only importer of ``lmdb``.
 
 An environment must not be opened twice in a process, nor be used across a fork, and its map cannot grow while it is
 being read. `Environment` keeps these rules for all threads of a process: it opens lazily, closes before a fork, opens

@@ -1,5 +1,4 @@
-"""Merge engines: how the rows of a batch are merged with the stored rows. Pure, over Arrow columns. Pure, over Arrow
-columns.
+"""Merge engines: how the rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
 partial update names its target columns; the others stay as they are, and have their defaults where the row is new. A
@@ -28,7 +27,7 @@ class MergeEngine(Protocol):
 @dataclass(frozen=True, slots=True)
 class ColumnwiseMerge:
     """Merges each column on its own: its fold over the old value and those of the batch. The default, and
-    ``aggregation``. The default, and ``aggregation``.
+    ``aggregation``.
 
     ``targets`` are the positions of the columns that a partial update names; None stands for all.
     """

@@ -70,8 +70,7 @@ class PartitionDelete:
     chosen: PartitionMatches
 
     def run(self) -> int:
-        """Delete the rows and return how many there were: all of them durably and for everybody, or none. All of them
-        are gone, durably and for everybody, or none.
+        """Delete the rows and return how many there were: all of them are gone, durably and for everybody, or none.
 
         Raises `CommitConflictError` where others keep writing faster than the rows can be looked through; nothing was
         deleted then. Other errors are those of `CommitLog.commit`.

@@ -1,5 +1,4 @@
-"""Rows as bytes, and back: the values of a KV tablet. Vectorised over Arrow arrays both ways. Vectorised over Arrow
-arrays both ways.
+"""Rows as bytes, and back: the values of a KV tablet. Vectorised over Arrow arrays both ways.
 
 A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian. A
 nested column is such bytes again: a struct is a row; a list is ``[u32 count][u32 length of each element][elements]``

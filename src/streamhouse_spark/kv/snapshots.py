@@ -62,8 +62,7 @@ def write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
-    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before. Returns how
-    many buckets have a newer snapshot than before.
+    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before.
 
     Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
     `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.

@@ -1,6 +1,4 @@
-"""Completeness of Avro files of lake metadata: decoders take a cut file for one with fewer records. Decoders take a cut
-one for one with fewer records.
-"""
+"""Completeness of Avro files of lake metadata: decoders take a cut file for one with fewer records."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class _StreamSink:
 
 
 def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """Return the access to data files outside the warehouse, with the settings of the warehouse and its lake catalog."""
+    """Return the access to data files outside the warehouse, by the settings of the warehouse and its lake catalog."""
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
     return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
 

@@ -1,5 +1,4 @@
-"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets). **Commit
-point:** the record with the pair (snapshot, offsets).
+"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
 
 Pairs follow the lake's own order: once a snapshot is recorded, no earlier one is. Offsets only grow in the lake, so of
 two snapshots the one with more is the later. Of two with the same offsets (one has merged files, or lacks a partition

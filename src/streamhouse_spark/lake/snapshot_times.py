@@ -1,4 +1,4 @@
-"""Times of lake snapshots, corrected for a clock that ran ahead for a while. Pure. Pure.
+"""Times of lake snapshots, corrected for a clock that ran ahead for a while. Pure.
 
 The formats want times that never go back: engines refuse, or do not find, a snapshot with an earlier time than the one
 before it. So a snapshot that follows one from the future has the same time, and its own beside it (`TIME_PROPERTY`).

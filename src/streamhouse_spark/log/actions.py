@@ -1,6 +1,4 @@
-"""The actions of a commit record. Values; `streamhouse_spark.log.state` applies them to a table. Values;
-`streamhouse_spark.log.state` says what each of them does to a table.
-"""
+"""The actions of a commit record, as values; `streamhouse_spark.log.state` says what each of them does to a table."""
 
 from __future__ import annotations
 

@@ -166,8 +166,7 @@ class Floor:
 
 
 def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> None:
-    """Void the records below ``floor``. Raises `ObjectExistsError` if floor ``index`` is taken. Raises
-    `ObjectExistsError` where floor ``index`` is taken.
+    """Void the records below ``floor``. Raises `ObjectExistsError` if floor ``index`` is taken.
 
     The object holds the floor several times over, so that a flipped bit leaves one that is whole: a floor is not
     derived from anything.

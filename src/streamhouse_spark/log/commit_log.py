@@ -302,7 +302,6 @@ class CommitLog:
 
     def require_history(self, marks: Iterable[HistoryMark | None], who: str) -> None:
         """Check that a position, taken when the log had the records ``marks``, is of this log. Nothing is written.
-        Nothing is written.
 
         Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
         """

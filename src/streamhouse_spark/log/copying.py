@@ -43,7 +43,7 @@ PART_BYTES: Final = 16 << 20
 
 
 def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
-    """Continue the table's log under the new uuid. Finished work is not repeated. Finished work is not repeated.
+    """Continue the table's log under the new uuid. Finished work is not repeated.
 
     Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
     """

@@ -35,8 +35,7 @@ DropLake = Callable[[TableState], None]
 def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
-    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files. ``deleted``
-    lists files.
+    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
 
     Unreadable tables are not deleted and do not stop the rest: ``skipped`` has them and the reasons.
     """

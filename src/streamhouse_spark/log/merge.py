@@ -1,5 +1,4 @@
-"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay. Offsets, rows and commit
-times stay.
+"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
 
 Segments that are still small then share objects, if there are many buckets (`log/shared_object.py`).
 

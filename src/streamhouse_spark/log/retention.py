@@ -48,7 +48,7 @@ def plan_trim(
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
     """Return bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything that does not
-    expire. ``ttl_ms`` 0 keeps everything that does not expire.
+    expire.
 
     A segment goes when it is older than ``ttl_ms``, or when the partitions of all its rows are known and have expired,
     and everything before it goes too: the log of a bucket is one row of offsets. Rows whose partitions have expired so

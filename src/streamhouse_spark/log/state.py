@@ -1,6 +1,4 @@
-"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage. Pure: folding
-records never touches storage.
-"""
+"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters of a query as Spark pushes them, and their possible outcomes before any row is read. Pure. Pure.
+"""Filters of a query as Spark pushes them, and their possible outcomes before any row is read. Pure.
 
 A filter on rows whose columns are known only as intervals may be true, false or null: `Node.outcomes` returns those of
 the three that are possible for at least one such row, never too few. Rows for which the filter cannot be true need not
