@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from benchmarks.keyed import own_cache
 from benchmarks.measure import Bench, Figure, in_turns, ratio_at_most, time_figure, timed
 from streamhouse_spark import Warehouse
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 ROWS = 5_000_000
 LOAD_ROWS = 1_000_000

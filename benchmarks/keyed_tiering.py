@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.measure import Bench, Figure, in_turns, ours_at_most, time_figure, timed
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log.actions import Append, Create
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import Record, encode_record
-from streamhouse_spark.log.segment_writer import SegmentShape, stage_object
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import commit_key
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits.actions import Append, Create
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentShape, stage_object
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.local import LocalStorage
 
 ROWS = 5_000_000
 CHANGES = 10_000

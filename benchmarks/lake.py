@@ -22,7 +22,7 @@ from benchmarks.measure import (
     timed,
 )
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 COLUMNS = ["l_returnflag", "l_quantity"]
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from storage.s3_server import S3Server, running_s3_server
-from streamhouse_spark.datasource.kept_tails import kept_tails
+from streamhouse_spark.datasource.read.kept_tails import kept_tails
 from streamhouse_spark.kv.tablets import close_tablets
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.

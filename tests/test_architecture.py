@@ -22,9 +22,9 @@ FUNCTION_LINES_MAX = 80
 
 IMPORTERS = {
     "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
-    "pyiceberg": ["lake/iceberg*.py", "lake/file_catalog.py", "lake/outside_files.py", "demo/other_readers.py"],
+    "pyiceberg": ["lake/iceberg*.py", "lake/iceberg/catalog.py", "lake/outside_files.py", "demo/other_readers.py"],
     "pypaimon": ["lake/paimon*.py"],
-    "lmdb": ["kv/environment.py"],
+    "lmdb": ["kv/lmdb/environment.py"],
     "s3fs": ["storage_s3*.py"],
     "fsspec": ["storage_s3*.py"],
     "botocore": ["storage_s3*.py"],

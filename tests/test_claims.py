@@ -16,16 +16,16 @@ from typing import Any
 
 import streamhouse_spark as sh
 from claims import claims_of
-from streamhouse_spark import slicing
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.datasource.catalog.procedures import PROCEDURES
+from streamhouse_spark.config.properties import TableProperties
+from streamhouse_spark.core import slicing
+from streamhouse_spark.datasource.catalog.procedures.procedures import PROCEDURES
 from streamhouse_spark.errors import ErrorKind
-from streamhouse_spark.lake_upkeep import SNAPSHOTS_KEPT_MAX
-from streamhouse_spark.lake_view import LakeView
-from streamhouse_spark.log.cleaning import GRACE_MS
-from streamhouse_spark.properties import TableProperties
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT_MAX
+from streamhouse_spark.table.lake_view import LakeView
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
-from streamhouse_spark.options import OPTIONS
-from streamhouse_spark.properties import (
+from streamhouse_spark.config.properties import (
     _KNOWN,
     FIXED_PROPERTIES,
     PRIMARY_KEY,
@@ -21,7 +19,9 @@ from streamhouse_spark.properties import (
     is_keyed_property,
     parse_properties,
 )
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.config.spark_options import OPTIONS
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.schema.table_schema import TableSchema
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

@@ -1,5 +1,6 @@
 """streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server."""
 
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -23,12 +24,11 @@ from streamhouse_spark.errors import (
     WarehouseMovedError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.log.position import LogPosition
-from streamhouse_spark.model import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.relocation import relocate
+from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __version__ = "0.1.0"
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.config.properties import TableProperties
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commit_log import CommitLog, require_there
-from streamhouse_spark.log.segment_writer import SegmentShape
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.properties import TableProperties
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.commit_log import CommitLog, require_there
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
-    from streamhouse_spark.lake.base import LakeTable
+    from streamhouse_spark.lake.table import LakeTable
 
 
 class TableHandle:
@@ -115,7 +115,7 @@ class TableHandle:
             raise InvalidOptionError(
                 f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
             )
-        from streamhouse_spark.lake.open import open_lake_table
+        from streamhouse_spark.lake.formats import open_lake_table
 
         return open_lake_table(self._storage, self._settings, state, self._world)
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamhouse_spark.arguments import checked, require_part, require_texts
+from streamhouse_spark.core.arguments import checked, require_part, require_texts
 from streamhouse_spark.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streamhouse_spark.datasource.tiering_service import TableStatus
-    from streamhouse_spark.lake.tiering import TieringReport
+    from streamhouse_spark.lake.tiering.job import TieringReport
+    from streamhouse_spark.service.tiering_service import TableStatus
 
 
 @checked
@@ -84,8 +84,8 @@ def tier(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.connection import Connection
-    from streamhouse_spark.datasource.tiering_job import tier_tables
+    from streamhouse_spark.datasource.tiering_tasks import tier_tables
+    from streamhouse_spark.warehouse.connection import Connection
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
 
@@ -134,7 +134,7 @@ def lookup_join(
     """
     require_part("df", df, "a DataFrame", "mapInArrow")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.lookup_join import joined_by_lookup
+    from streamhouse_spark.datasource.joins.lookup_join import joined_by_lookup
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
     connection = session_connection(df.sparkSession, warehouse, settings)
@@ -205,7 +205,7 @@ def delta_join(
         raise InvalidOptionError(f"max_offsets_per_trigger is {max_offsets_per_trigger}, expected at least 1")
     if trigger is not None and not all(isinstance(name, str) for name in trigger):
         raise InvalidOptionError(f"trigger is {shown(trigger)}, expected such as {{'availableNow': True}}")
-    from streamhouse_spark.datasource.delta_join import planned, start
+    from streamhouse_spark.datasource.joins.delta_join import planned, start
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
     connection = session_connection(spark, warehouse, settings)
@@ -248,9 +248,9 @@ class TieringService:
             raise InvalidOptionError(f"maintenance_ms is {maintenance_ms}, expected at least 0")
         if on_report is not None and not callable(on_report):
             raise InvalidOptionError(f"on_report is {shown(on_report)}, expected a function")
-        from streamhouse_spark.datasource.connection import Connection
-        from streamhouse_spark.datasource.tiering_job import spark_tasks
-        from streamhouse_spark.datasource.tiering_service import Service
+        from streamhouse_spark.datasource.tiering_tasks import spark_tasks
+        from streamhouse_spark.service.tiering_service import Service
+        from streamhouse_spark.warehouse.connection import Connection
 
         connection = Connection.of(warehouse, settings or {})
         self._service = Service(

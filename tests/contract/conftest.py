@@ -11,8 +11,8 @@ import pytest
 from contract.house import House
 from faults.sim import SimClock, sim_world
 from storage.s3_server import settings_for
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FORMATS = ("iceberg", "paimon")
 _ON_S3_ONLY = os.environ.get("STREAMHOUSE_TEST_CONTRACT") == "s3"

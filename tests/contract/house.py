@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from faults.sim import SimClock
-from streamhouse_spark.lake.tiering import RunTasks, TieringJob, TieringReport, run_tasks_locally
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import RunTasks, TieringJob, TieringReport, run_tasks_locally
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SHORT_TTL = "1s"
 

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from contract.house import rows
 from interop.paimon_cases import Stock
 from streamhouse_spark.errors import LakeMismatchError, TableExistsError
-from streamhouse_spark.lake.file_catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 OLD = [{"id": i, "name": f"old {i}"} for i in range(6)]

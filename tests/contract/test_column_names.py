@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from contract.house import in_order, rows
-from streamhouse_spark.ddl import quote_identifier
+from streamhouse_spark.schema.ddl import quote_identifier
 
 NAMES = [
     "région",

@@ -21,8 +21,8 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.bucketing import buckets_of
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 PLAIN = "id BIGINT, name STRING"

@@ -14,12 +14,12 @@ import pytest
 from contract.house import House, rows
 from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, StreamhouseError, TableNotFoundError, WarehouseMovedError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log.home import WarehouseFile, read_warehouse_file
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.stores import storage_for
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -12,9 +12,9 @@ import pytest
 
 from contract.house import House, in_order, rows
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StorageError, StreamhouseError
-from streamhouse_spark.lake.model import COMMIT_USER
-from streamhouse_spark.lake.open import open_lake_table
-from streamhouse_spark.table import Table
+from streamhouse_spark.lake.formats import open_lake_table
+from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.table.table import Table
 
 PLAIN = "id BIGINT, name STRING"
 

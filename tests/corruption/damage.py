@@ -12,13 +12,15 @@ from unittest import mock
 import pyarrow as pa
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log import cleaning, record, segment, segment_writer
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits import record, segment
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.segments import writer as segment_writer
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 ROWS = pa.table({

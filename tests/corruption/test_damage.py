@@ -7,6 +7,7 @@ import pytest
 
 from corruption import damage
 from faults.faulty_storage import Fault, FaultyStorage
+from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.errors import (
     CorruptDataError,
     StorageError,
@@ -14,8 +15,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.log.merge import plan_inline_merge
-from streamhouse_spark.paths import WAREHOUSE_KEY
+from streamhouse_spark.log.compaction import plan_inline_merge
 
 pytestmark = pytest.mark.slow
 KINDS = ["memory", "local"]

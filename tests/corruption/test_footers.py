@@ -18,15 +18,17 @@ from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.lake import bucket_files, footer_seal, iceberg_compact_keyed
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.files import StorageFiles
-from streamhouse_spark.lake.model import LakeSplit
-from streamhouse_spark.lake.parquet_read import has_whole_footer
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
+from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
+from streamhouse_spark.lake.parquet import footer_seal
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.reader import has_whole_footer
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NUM_ROWS = 60
 SHAPES = [(lake, keyed) for lake in ("iceberg", "paimon") for keyed in (False, True)]
@@ -166,7 +168,7 @@ def test_files_without_a_checksum_are_counted(monkeypatch):
     """As versions before wrote them, and as other engines do, even with our entries copied under a name of theirs."""
     table = tiered(MemoryStorage(), "iceberg", keyed=False)
     with monkeypatch.context() as patch:
-        patch.setattr("streamhouse_spark.lake.data_file.close_sealed", write_without)
+        patch.setattr("streamhouse_spark.lake.parquet.file_writer.close_sealed", write_without)
         table.append([{"id": 100, "text": "old", "n": 0.0}])
         tier(table)
     found = verified(table)
@@ -185,7 +187,7 @@ def write_without(writer, sink, described):
 
 def test_a_footer_and_a_page_index_longer_than_the_tail_that_is_read(monkeypatch):
     monkeypatch.setattr(bucket_files, "BUFFERED_BYTES_MAX", 1 << 14)  # many row groups
-    monkeypatch.setattr("streamhouse_spark.lake.data_file.ROW_GROUP_ROWS_MAX", 4)
+    monkeypatch.setattr("streamhouse_spark.lake.parquet.file_writer.ROW_GROUP_ROWS_MAX", 4)
     warehouse = Warehouse("wide", storage=MemoryStorage())
     table = warehouse.create_table("d.t", ", ".join(f"c{i} BIGINT" for i in range(200)))
     for _ in range(10):

@@ -11,8 +11,8 @@ from faults.sequential import one_thing_at_a_time
 from faults.test_relocation_calls import at, filled, ids, opened, tier
 from streamhouse_spark.errors import CorruptDataError, StreamhouseError
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.relocation import relocate
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 from faults.history import BATCH_IDS, History, Told, added_value, number_of, text_of
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
-from streamhouse_spark.log.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import read_record
-from streamhouse_spark.log.segment_reader import verify_segment
-from streamhouse_spark.log.state import TableState, fold, referenced_keys
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.paths import segment_key
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState, fold, referenced_keys
+from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def check_all(storage: Storage, name: str, history: History, ledger: Ledger | None = None) -> Ledger:

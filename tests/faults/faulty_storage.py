@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.storage import Bytes, ObjectInfo, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import uuid
 from typing import Any
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.model import StreamBatch, Transaction
 from streamhouse_spark.errors import DifferentHistoryError
-from streamhouse_spark.model import StreamBatch, Transaction
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SUM = {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}
 

@@ -11,7 +11,8 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.history import SCHEMA, Told
 from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
 from faults.sim import SimIds
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -19,10 +20,11 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StreamhouseError,
 )
-from streamhouse_spark.log import cleaning, commit_log, merge
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 Action = Callable[[Run], None]
 

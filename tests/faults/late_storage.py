@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from faults.faulty_storage import Fault, FaultyStorage, Op
 from streamhouse_spark.errors import StorageError
-from streamhouse_spark.storage import Bytes, Storage
+from streamhouse_spark.storage.base import Bytes, Storage
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from faults.sim import sim_world
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.checkpoint import newest_checkpoint
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import read_record
-from streamhouse_spark.log.scan import check_dense, plan_range, read_split
-from streamhouse_spark.log.state import TableState, fold
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.checkpoint import newest_checkpoint
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
+from streamhouse_spark.storage.base import Storage
 
 
 class Extent(NamedTuple):

@@ -8,45 +8,36 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark import keyed_table, pin, tail, union_read
+from streamhouse_spark.core.model import OffsetRange, TablePath
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import staged_changes, tablet_history
-from streamhouse_spark.lake import (
-    footer_seal,
-    iceberg_maintain,
-    iceberg_round,
-    iceberg_snapshot,
-    paimon_commit,
-    paimon_maintain,
-    parquet_read,
-    tiering,
-)
+from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.iceberg import snapshot_builder as iceberg_snapshot
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
-from streamhouse_spark.lake.paimon_reach import Reach
-from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
-from streamhouse_spark.log import (
-    checkpoint,
-    cleaning,
-    commit_log,
-    merge,
-    names,
-    retention,
-    shared_object,
-    staging,
-    standing,
-    state_json,
-    verified,
-)
-from streamhouse_spark.log import state as state_module
-from streamhouse_spark.log import transactions as writers
-from streamhouse_spark.log.anchors import Anchors
-from streamhouse_spark.log.checkpoint import write_checkpoint
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import Record, encode_record
-from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.state import TableState, fold
-from streamhouse_spark.model import OffsetRange, TablePath
-from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
+from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
+from streamhouse_spark.lake.paimon.reachable import Reach
+from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
+from streamhouse_spark.lake.parquet import footer_seal
+from streamhouse_spark.lake.parquet import reader as parquet_read
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.log import append as staging
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.commits import checkpoint, commit_log, standing, state_json, verified
+from streamhouse_spark.log.commits import state as state_module
+from streamhouse_spark.log.commits import transactions as writers
+from streamhouse_spark.log.commits.anchors import Anchors
+from streamhouse_spark.log.commits.checkpoint import write_checkpoint
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle import cleaning, names, retention
+from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.read import pin, tail, union_read
+from streamhouse_spark.write import upsert as keyed_table
 
 Plant = Callable[[], "contextmanager[None]"]
 PLANTS: dict[str, Callable[[], Any]] = {}
@@ -159,7 +150,7 @@ def failed_append_deletes_its_segments() -> Iterator[None]:
                     log._storage.delete(segment_key(staged.table_uuid, piece.segment.uuid))
             raise
 
-    from streamhouse_spark import table_staging
+    from streamhouse_spark.write import append as table_staging
 
     with patched((table_staging, "commit_staged", commit)):
         yield
@@ -179,7 +170,7 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
         with patched((staging, "_append_action", stale)):
             return original(log, staged, **kwargs)
 
-    from streamhouse_spark import table_staging
+    from streamhouse_spark.write import append as table_staging
 
     with patched((table_staging, "commit_staged", commit)):
         yield
@@ -204,7 +195,7 @@ def merged_segments_are_not_looked_up_among_the_condemned() -> Iterator[None]:
         with patched((log, "commit", without_condemned)):
             return original(log, *args)
 
-    from streamhouse_spark import segment_merging
+    from streamhouse_spark.write import segment_merging
 
     with patched(
         (segment_merging, "merge", forgetful),
@@ -462,7 +453,7 @@ def overwrite_takes_two_records() -> Iterator[None]:
             log.commit(lambda current, _: staging.truncating(current))
         return original(log, staged, **kwargs)
 
-    from streamhouse_spark import table_staging
+    from streamhouse_spark.write import append as table_staging
 
     with patched((table_staging, "commit_staged", commit)):
         yield
@@ -478,7 +469,7 @@ def truncation_is_planned_once() -> Iterator[None]:
         return (replace(found, offsets=KNOWN_ENDS[current.table_uuid]) for found in original(current))
 
     KNOWN_ENDS.clear()
-    from streamhouse_spark import table
+    from streamhouse_spark.table import table
 
     with patched((table, "truncating", stale)):
         yield

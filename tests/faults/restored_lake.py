@@ -7,9 +7,10 @@ from contextlib import suppress
 
 from faults.plants import patched, plant
 from faults.test_relocation_calls import filled, ids, opened, tier
-from streamhouse_spark import maintenance, union_read
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake import tiering
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.read import union_read
+from streamhouse_spark.table import maintain as maintenance
 
 
 def a_lake_of_before_a_drop(lake: str = "iceberg") -> None:

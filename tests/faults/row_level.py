@@ -23,10 +23,10 @@ from faults.sim import SimClock, sim_world
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "d.t"
 SEEDS = itertools.count(1)
@@ -153,7 +153,7 @@ def another(table: Table, storage: Storage | None = None) -> Table:
 
 def changelog_rows(table: Table) -> Rows:
     """Return the rows that the changelog makes, each change compared with the row that it is about."""
-    from streamhouse_spark.views import CHANGELOG, open_view
+    from streamhouse_spark.table.views import CHANGELOG, open_view
 
     rows: Rows = {}
     for change in open_view(table, CHANGELOG).to_arrow().to_pylist():

@@ -11,10 +11,10 @@ from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.rebase import Rebase
-from streamhouse_spark.log import merge as merging
-from streamhouse_spark.log.scan import LogSplit, read_split
-from streamhouse_spark.log.segment_reader import InlineRecords
-from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log import compaction as merging
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
 
 
 @plant

@@ -19,21 +19,24 @@ from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from interop.lake_cases import written_files
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.datasource.compat import spark_schema_of
-from streamhouse_spark.datasource.schema_merging import merge_columns
+from streamhouse_spark.datasource.write.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.lake import iceberg_maintain
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log import cleaning, merge, record, shared_object
-from streamhouse_spark.log.home import new_warehouse_file, read_warehouse_file
-from streamhouse_spark.model import OffsetRange, Transaction
-from streamhouse_spark.paths import WAREHOUSE_KEY
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.commits import record
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"
@@ -920,7 +923,7 @@ class CompactPaimon(CompactLake):
         run.clock.advance(25 * HOUR_MS)
 
     def recover(self, run: Run) -> None:
-        from streamhouse_spark.lake.paimon_snapshots import SnapshotFolder
+        from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
 
         found = SnapshotFolder(run.memory, run.open().state.lake_location).ids()
         assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"

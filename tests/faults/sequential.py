@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from streamhouse_spark import parallel
-from streamhouse_spark.log import staging
+from streamhouse_spark.core import parallel
+from streamhouse_spark.log import append as staging
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 
 START_MS = 1_750_000_000_000
 

@@ -11,14 +11,14 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.scenarios import Run
-from streamhouse_spark import pin
+from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.errors import OffsetsTrimmedError, SchemaMismatchError
-from streamhouse_spark.keyed_intents import BucketIntents, IntentWrite, commit
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import ChangeStager
-from streamhouse_spark.log import statistics
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.text_size import TextSize
+from streamhouse_spark.log.segments import statistics
+from streamhouse_spark.read import pin
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
 
 
 @plant

@@ -11,8 +11,8 @@ from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLa
 from faults.late_storage import LateStorage
 from faults.scenarios import Run, Scenario, prepared
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.storage import ObjectInfo, Storage
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.storage.base import ObjectInfo, Storage
+from streamhouse_spark.storage.local import LocalStorage
 
 LAGGING_OBJECTS = 4
 EFFECTIVE_KINDS = {

@@ -17,13 +17,13 @@ from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.file_catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.tiering import run_tasks_locally
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table_tiering import tier_table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 OLD = [{"id": i, "text": "old"} for i in range(3)]
@@ -191,7 +191,7 @@ def test_cleaning_after_a_dead_adoption_frees_the_lake(engine):
 
 def test_an_adopter_that_slept_is_stopped(engine):
     """It wakes up behind its claim, when another has adopted the lake."""
-    from streamhouse_spark import adoption
+    from streamhouse_spark.warehouse import adoption
 
     storage = prepared(engine, left_behind=False)
     slow = opened(storage, 5)

@@ -8,8 +8,8 @@ import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.log import merge
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.storage.memory import MemoryStorage
 
 PLAIN = {"table.datalake.enabled": "false"}
 
@@ -53,7 +53,7 @@ def is_pointer(key):
 def spoiled(own_cache, monkeypatch):
     # What follows a commit now and then follows each.
     monkeypatch.setattr(merge, "INLINE_RECORDS_MAX", 1)
-    monkeypatch.setattr("streamhouse_spark.log.commit_log.CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr("streamhouse_spark.log.commits.commit_log.CHECKPOINT_INTERVAL", 1)
     return Spoiled()
 
 

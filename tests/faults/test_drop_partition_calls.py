@@ -13,16 +13,16 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from streamhouse_spark import partition_life
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import partitions as partition_life
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.slow
 

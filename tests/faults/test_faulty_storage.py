@@ -7,9 +7,9 @@ import pytest
 from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, sweep
 from faults.sim import START_MS, SimClock, SimIds, sim_world
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 CREATE_OPS = {"create.open": 0, "create.write": 1, "create.close": 2}
 

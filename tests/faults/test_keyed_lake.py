@@ -12,12 +12,12 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
+from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError
-from streamhouse_spark.lake import iceberg_compact_keyed
-from streamhouse_spark.properties import LakeFormat
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema.of("id bigint not null, name string, n bigint")
 

@@ -25,7 +25,8 @@ from faults.scenarios import Run
 from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
 from faults.test_restored_writes import Staged, check_restored_before_each_call
-from streamhouse_spark import union_read
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -35,17 +36,17 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake import iceberg_maintain, tiering
-from streamhouse_spark.lake.files import StorageFiles
-from streamhouse_spark.lake.parquet_read import has_whole_footer
-from streamhouse_spark.log import commit_log
-from streamhouse_spark.log.actions import Trim
-from streamhouse_spark.log.checkpoint import list_checkpoints
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
-from streamhouse_spark.pin import pin_newest
-from streamhouse_spark.projection import Projection
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.reader import has_whole_footer
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read import union_read
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.storage.memory import MemoryStorage
 
 
 def sweeping(scenario: type[sc.Scenario], *kinds: str, method: str = "put_if_absent") -> Callable[[], object]:

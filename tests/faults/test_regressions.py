@@ -11,18 +11,18 @@ from faults.late_storage import LateStorage
 from faults.ledger import Ledger
 from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath, Transaction
+from streamhouse_spark.core.paths import commit_key, manifests_prefix
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.log import cleaning, names
-from streamhouse_spark.log.actions import LakePair
-from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS
-from streamhouse_spark.log.merge import plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.retention import plan_trim
-from streamhouse_spark.model import TablePath, Transaction
-from streamhouse_spark.paths import commit_key, manifests_prefix
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS
+from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
+from streamhouse_spark.log.lifecycle import cleaning, names
+from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def started(properties: dict[str, str] | None = None) -> Run:

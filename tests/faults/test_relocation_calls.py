@@ -11,13 +11,13 @@ from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableNotFoundError, WarehouseMovedError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log.home import read_warehouse_file
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.lifecycle.home import read_warehouse_file
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 

@@ -25,12 +25,12 @@ from faults.sweep import LocalFaultyStorage
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 

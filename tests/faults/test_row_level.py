@@ -32,8 +32,8 @@ from faults.sim import sim_world
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv import rebase, staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = {1: 10, 2: 20, 3: 30}
 CALLS = 3

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from faults.sim import sim_world
-from streamhouse_spark.log.actions import Append
-from streamhouse_spark.log.record import Record, encode_record, read_record
-from streamhouse_spark.paths import parse_number
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.log.commits.actions import Append
+from streamhouse_spark.log.commits.record import Record, encode_record, read_record
+from streamhouse_spark.storage.memory import MemoryStorage
 
 
 class GoldenFolder:

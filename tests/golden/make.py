@@ -1,7 +1,7 @@
 """Writes small warehouses that hold every kind of file and action of format version 1.
 
 Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
-is read by `unit/test_golden.py` and `unit/test_golden_truncated.py` for ever and never written again. What came later
+is read by `unit/golden/test_golden.py` and `unit/golden/test_truncated.py` for ever and never written again. What came later
 has a folder of its own, and so will a format version 2.
 """
 
@@ -18,27 +18,27 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.snapshots import write_snapshots
-from streamhouse_spark.log import record as record_module
-from streamhouse_spark.log import shared_object
-from streamhouse_spark.log.actions import LakePair, Payload, SetSchema, Trim, Truncate
-from streamhouse_spark.log.checkpoint import write_floor
-from streamhouse_spark.log.cleaning import clean
-from streamhouse_spark.log.merge import merge, plan_small_merge
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
-from streamhouse_spark.log.record import read_record
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.staging import Routing, Stager
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.state_json import state_to_json
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.paths import segment_key
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.schema import Column, TableSchema
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.append import Routing, Stager
+from streamhouse_spark.log.commits import record as record_module
+from streamhouse_spark.log.commits.actions import LakePair, Payload, SetSchema, Trim, Truncate
+from streamhouse_spark.log.commits.checkpoint import write_floor
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.state_json import state_to_json
+from streamhouse_spark.log.compaction import merge, plan_small_merge
+from streamhouse_spark.log.lifecycle.cleaning import clean
+from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"

@@ -14,8 +14,8 @@ from pyiceberg.table import Table as IcebergTable
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.tiering import TieringReport, run_tasks_locally
-from streamhouse_spark.table_tiering import tier_table
+from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
+from streamhouse_spark.table.tiering import tier_table
 
 PREFIX = "lake.iceberg.catalog."
 Settings = Mapping[str, str]

@@ -13,23 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg import IcebergLake, LakeTableSpec
-from streamhouse_spark.lake.model import LakeFile
-from streamhouse_spark.lake.plan import TieringTask
-from streamhouse_spark.lake.tiering import TieringJob, TieringReport, run_task
-from streamhouse_spark.log.actions import Append, Create, SetSchema
-from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import Record, encode_record
-from streamhouse_spark.log.segment_writer import SegmentShape, stage_inline
-from streamhouse_spark.log.staging import truncating
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.paths import commit_key
-from streamhouse_spark.properties import LakeFormat
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_task
+from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.log.append import truncating
+from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.commits.actions import Append, Create, SetSchema
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentShape, stage_inline
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 UUID = "6" * 32
 LOCATIONS: Mapping[LakeFormat, str] = {"iceberg": "lake/d/t", "paimon": "lake/d.db/t"}
@@ -138,7 +138,7 @@ class KeyedTable:
         state = self.log.refresh()
         spec = replace(LakeTableSpec.of(state), target_file_bytes=self.target_file_bytes)
         if self.lake_format == "paimon":
-            from streamhouse_spark.lake.paimon import PaimonLake
+            from streamhouse_spark.lake.paimon.table import PaimonLake
 
             return PaimonLake(storage or self.storage, spec, world=self.world)
         return IcebergLake(storage or self.storage, spec, world=self.world)

@@ -11,20 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange, TablePath
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.bucket_files import write_files
-from streamhouse_spark.lake.iceberg import IcebergLake
-from streamhouse_spark.lake.model import LakeFile, LakeSnapshot, WriteContext
-from streamhouse_spark.lake.open import file_shape
+from streamhouse_spark.lake.formats import file_shape
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.lake.parquet.bucket_writer import write_files
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.log.bucketing import buckets_of
-from streamhouse_spark.model import OffsetRange, TablePath
-from streamhouse_spark.properties import LakeFormat
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
 
 TABLE_UUID = "0123456789abcdef0123456789abcdef"
 EVERY_TYPE = TableSchema.of(
@@ -130,7 +130,7 @@ def lake_of(
         target_file_bytes=target_file_bytes,
     )
     if lake_format == "paimon":
-        from streamhouse_spark.lake.paimon import PaimonLake
+        from streamhouse_spark.lake.paimon.table import PaimonLake
 
         return PaimonLake(storage, spec, settings=settings, world=world)
     return IcebergLake(storage, spec, settings=settings, world=world)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.storage.base import Storage
 
 LAKE = "lake/"
 

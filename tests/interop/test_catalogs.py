@@ -10,13 +10,13 @@ from pyiceberg.table import StaticTable
 from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.stores import storage_for
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(params=["outside", "inside"])

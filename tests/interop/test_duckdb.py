@@ -13,10 +13,10 @@ from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(scope="module")

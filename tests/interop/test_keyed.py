@@ -13,7 +13,7 @@ from pyiceberg.table import StaticTable
 from faults.sim import sim_world
 from interop.histories import SHAPES, history
 from interop.keyed_cases import KeyedTable, live_deletes, rows_of
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.storage.local import LocalStorage
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_larger_files_and_more_deletes_than_a_page(duck, tmp_path):
     table = KeyedTable(storage, sim_world())
     path = str(tmp_path / "wh/lake/d/t")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streamhouse_spark.lake.data_file.ROW_GROUP_ROWS_MAX", 10_000)
+        patch.setattr("streamhouse_spark.lake.parquet.file_writer.ROW_GROUP_ROWS_MAX", 10_000)
         table.change([(i, f"name-{i}", 0) for i in range(60_000)])
         table.tier()
         for step in (7, 11):

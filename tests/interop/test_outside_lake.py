@@ -8,9 +8,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -22,11 +22,12 @@ import pyarrow.compute as pc
 import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type_rows, sorted_rows
-from streamhouse_spark.lake import paimon_commit, paimon_maintain
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"
 PAIMON = {"table.datalake.format": "paimon"}

@@ -16,9 +16,9 @@ from pypaimon import CatalogFactory
 
 from interop.lake_cases import PLAIN
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROUNDS = 15
 THEIRS = 10**6

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import lake_of, tier_numbers
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.storage.local import LocalStorage
 
 PROCESSES = 3
 ROUNDS = 4

@@ -14,9 +14,9 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from interop import catalog_cases as cases
 from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from interop.rest_server import Fault, RestCatalog, running_rest_catalog
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StorageError
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.storage.local import LocalStorage
 
 DAY_S = 24 * 3600
 

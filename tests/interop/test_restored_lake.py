@@ -19,8 +19,8 @@ from streamhouse_spark.errors import (
     StreamhouseError,
 )
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

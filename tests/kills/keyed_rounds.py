@@ -9,8 +9,8 @@ from kills.keyed_workers import COLUMNS, KEYED_NAME, PROPERTIES, sums_of
 from kills.rounds import Figures, journal, kill_processes
 from kills.workers import read_journal
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = (("keyed writer", 1), ("keyed writer", 2), ("keeper", 1), ("keyed reader", 1))
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from kills.workers import Journal, read_journal
+from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.kv import snapshots
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 KEYED_NAME = "sales.sums"
 COLUMNS = "id BIGINT, text STRING, w1 BIGINT, w2 BIGINT"

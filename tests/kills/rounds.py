@@ -13,10 +13,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from kills.workers import NAME, SCHEMA, read_journal, rows_of, run, tier
-from streamhouse_spark.log.scan import check_dense, plan_range, read_split
-from streamhouse_spark.log.segment_reader import verify_segment
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
 START_S_MAX = 60
@@ -26,10 +26,10 @@ PRELOADED = [
     "kills.verb_workers",
     "pyiceberg.io.pyarrow",
     "pypaimon",
-    "streamhouse_spark.keyed_table",
+    "streamhouse_spark.write.upsert",
     "streamhouse_spark.kv.tablets",
-    "streamhouse_spark.lake.iceberg",
-    "streamhouse_spark.lake.paimon",
+    "streamhouse_spark.lake.iceberg.table",
+    "streamhouse_spark.lake.paimon.table",
 ]
 """Imported once, by the server that all processes are forked from: else most of their time goes there."""
 PROPERTIES = {"bucket.key": "id", "table.log.ttl": "1s"}

@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY = dt.date(2026, 3, 2)
 BUSY = """
 import datetime as dt, sys, threading
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import (TieringJob, run_tasks_locally)
+from streamhouse_spark.warehouse.warehouse import (Warehouse)
 
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()

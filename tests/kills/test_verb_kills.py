@@ -14,8 +14,8 @@ from kills.rounds import PRELOADED, Figures, check, journal, kill_processes
 from kills.verb_workers import COUNTED, KEYS, OTHER_KEY
 from kills.workers import NAME, SCHEMA, read_journal, run, tier
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.home import read_warehouse_file
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.lifecycle.home import read_warehouse_file
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.usefixtures("own_cache")]
 

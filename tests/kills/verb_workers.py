@@ -11,9 +11,9 @@ import pyarrow as pa
 from kills.workers import NAME, Journal, tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.transaction_expiry import expire_transactions
-from streamhouse_spark.relocation import relocate
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COUNTED = "sales.counted"
 KEYS = list(range(10))

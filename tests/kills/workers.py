@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])

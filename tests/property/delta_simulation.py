@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.keyed_delta import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
-from streamhouse_spark.keyed_lookup import Lookup
-from streamhouse_spark.model import Transaction
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
+from streamhouse_spark.lookup.lookup import Lookup
 
 SIDES = ("left", "right")
 

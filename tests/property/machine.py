@@ -30,7 +30,8 @@ from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, PAIMON, tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, SimIds
 from property.processes import NAME, Process, ProcessClock
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -42,16 +43,16 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.log import cleaning, merge
-from streamhouse_spark.log.staging import Staged
-from streamhouse_spark.model import Transaction
-from streamhouse_spark.pin import Pin, pin_newest
-from streamhouse_spark.projection import Projection
-from streamhouse_spark.rows import coerce
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.union_read import read_pin
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.append import Staged
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = 3
 PROCESS = st.integers(0, PROCESSES - 1)

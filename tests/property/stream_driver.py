@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from streamhouse_spark.config.spark_options import parse_stream_read_options
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.read_target import stream_target
-from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
-from streamhouse_spark.options import parse_stream_read_options
-from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
+from streamhouse_spark.datasource.read.target import stream_target
 
 
 class Opened:

@@ -15,11 +15,11 @@ import pytest
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import run_tasks_locally
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table import Table
-from streamhouse_spark.table_tiering import tier_table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema(
     [

@@ -12,9 +12,9 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.changes import changes_of
-from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge
 from streamhouse_spark.kv.value_format import ValueFormat
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("k STRING NOT NULL, n BIGINT, tags ARRAY<STRING>")
 LAST_ROW = ColumnwiseMerge(frozenset({0}), {})

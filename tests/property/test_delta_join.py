@@ -8,8 +8,8 @@ import pytest
 
 from faults.sim import SimClock, sim_world
 from property.delta_simulation import CASES, Simulation
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -20,11 +20,11 @@ from pyiceberg.expressions import EqualTo
 
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake import iceberg_compact_keyed
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
 
 DAYS = [dt.date(2026, 1, 1), dt.date(1969, 12, 31), dt.date(2026, 1, 3)]
 

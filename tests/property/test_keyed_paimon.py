@@ -16,11 +16,11 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, rows_of
 from property.machine import examples_wanted
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.lake.paimon_entries import live_entries
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.lake.paimon.manifests import live_entries
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
 
 DAYS = [dt.date(2026, 1, 1), dt.date(1969, 12, 31)]
 TAGGED = "day date not null, id smallint not null, tag string not null, name string, n bigint"

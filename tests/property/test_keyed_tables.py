@@ -27,11 +27,11 @@ from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.views import open_view
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.views import open_view
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
 COLUMNS = "dt STRING, id INT, name STRING, n BIGINT"

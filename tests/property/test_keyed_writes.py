@@ -18,30 +18,30 @@ from hypothesis import strategies as st
 from faults.faulty_storage import FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.aggregation import fold_of
-from streamhouse_spark.kv.keyed_writes import KeyedWriter
-from streamhouse_spark.kv.merge import ColumnwiseMerge
+from streamhouse_spark.kv.keyed_writer import KeyedWriter
+from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.staged_changes import ChangeStager
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_files import TabletFiles
-from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.merge import merge, plan_inline_merge
-from streamhouse_spark.log.record import Record, encode_record
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.segment_writer import SegmentShape
-from streamhouse_spark.log.staging import truncating
-from streamhouse_spark.model import OffsetRange, Transaction
-from streamhouse_spark.paths import commit_key
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.log.append import truncating
+from streamhouse_spark.log.commits.actions import Create, SetProperties, SetSchema
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.compaction import merge, plan_inline_merge
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "5" * 32
 SCHEMA = TableSchema.of("id BIGINT NOT NULL, name STRING, n BIGINT")

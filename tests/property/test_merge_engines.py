@@ -18,7 +18,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows
 from streamhouse_spark.kv.aggregation import FUNCTIONS, fold_of
-from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, VersionedMerge
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, VersionedMerge
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 UTC = dt.UTC

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, written_files
-from streamhouse_spark.lake import paimon_commit, paimon_maintain
-from streamhouse_spark.lake.model import LakeSnapshot
-from streamhouse_spark.lake.paimon_commit import Change, commit_snapshot
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
+from streamhouse_spark.storage.memory import MemoryStorage
 
 PLACE = "lake/sales.db/orders"
 TIER = st.tuples(st.just("tier"), st.integers(1, 4))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.collapsed_changes import KeySet, Tail
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.keys.tail import KeySet, Tail
 
 KEYS = {
     "bigint": (pa.int64(), st.integers(-3, 3)),

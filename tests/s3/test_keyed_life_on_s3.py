@@ -10,12 +10,12 @@ import pytest
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.tiering import run_tasks_locally
-from streamhouse_spark.table import Table
-from streamhouse_spark.table_tiering import tier_table
-from streamhouse_spark.views import open_view
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.views import open_view
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 PROPERTIES = {

@@ -19,9 +19,9 @@ from faults.sweep import Figures, recover_and_check, run_with
 from storage.s3_proxy import Fault as S3Fault
 from storage.s3_proxy import S3Proxy, nothing, nth, running_s3_proxy
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.clock import World
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_s3 import S3Storage
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]
 

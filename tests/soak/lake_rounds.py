@@ -16,13 +16,13 @@ from pathlib import Path
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.clock import World
-from streamhouse_spark.datasource.tiering_upkeep import Upkeep
-from streamhouse_spark.lake.tiering import run_tasks_locally
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.table_tiering import tier_table
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.service.maintenance_schedule import Upkeep
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.tiering import tier_table
 
 PROPERTIES = {
     "table.datalake.auto-compaction": "true",

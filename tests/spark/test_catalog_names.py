@@ -9,7 +9,7 @@ import pytest
 
 import streamhouse_spark
 from spark.dml import found, opened
-from streamhouse_spark.ddl import quote_identifier
+from streamhouse_spark.schema.ddl import quote_identifier
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark.differential.compare import configured
-from streamhouse_spark.datasource.catalog import scan
-from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.spark import tier
+from streamhouse_spark.warehouse.connection import Connection
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from interop.paimon_cases import Stock
 from streamhouse_spark import Warehouse
-from streamhouse_spark.lake.file_catalog import FileCatalog
-from streamhouse_spark.lake.tiering import run_tasks_locally
-from streamhouse_spark.table_tiering import tier_table
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = [pytest.mark.spark]
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.spark import tier
-from streamhouse_spark.views import open_view
+from streamhouse_spark.table.views import open_view
 
 pytestmark = pytest.mark.spark
 

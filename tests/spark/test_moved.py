@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from streamhouse_spark import Warehouse, WarehouseMovedError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark

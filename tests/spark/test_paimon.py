@@ -6,8 +6,8 @@ import pytest
 from pypaimon import CatalogFactory
 
 from spark.session import COLUMNS, rows
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark

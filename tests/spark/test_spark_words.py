@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = pytest.mark.spark
 

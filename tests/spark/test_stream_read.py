@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, drain, forget_commit, ids, load, load_stream, rows, sink
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.lake.file_catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ import pytest
 from spark.session import drain, forget_commit, load_stream
 from streamhouse_spark import delta_join
 from streamhouse_spark.kv import snapshots
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 pytestmark = pytest.mark.spark
 

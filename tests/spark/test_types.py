@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark.session import append, drain, load, load_stream
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.session import COLUMNS, rows
-from streamhouse_spark.datasource import pieces
-from streamhouse_spark.datasource.admission import fair_shares, limited_ends
-from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.datasource.query_identity import query_transaction
-from streamhouse_spark.datasource.stream_offset import StreamOffset
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.datasource.read import pieces
+from streamhouse_spark.datasource.read.admission import fair_shares, limited_ends
+from streamhouse_spark.datasource.read.stream_offset import StreamOffset
+from streamhouse_spark.datasource.write.query_identity import query_transaction
 from streamhouse_spark.errors import CorruptDataError, TableNotFoundError
-from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.warehouse.connection import Connection
 
 AMOUNTS = st.dictionaries(st.integers(0, 40), st.integers(0, 1000), min_size=1)
 
@@ -58,7 +58,7 @@ def test_limited_batches_advance_to_the_end(max_rows, max_bytes):
 def _state():
     if not _STATES:
         from streamhouse_spark import Warehouse
-        from streamhouse_spark.storage_memory import MemoryStorage
+        from streamhouse_spark.storage.memory import MemoryStorage
 
         table = Warehouse("memory", storage=MemoryStorage()).create_table(
             "a.b", COLUMNS, buckets=3, properties={"bucket.key": "id"}

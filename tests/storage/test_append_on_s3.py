@@ -12,7 +12,7 @@ import streamhouse_spark as sh
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 
 pytestmark = pytest.mark.s3
 

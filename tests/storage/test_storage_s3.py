@@ -17,8 +17,7 @@ import pytest
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, running_s3_proxy
 from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settings_for
-from streamhouse_spark.byte_ranges import PIECE_BYTES_MAX
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
     ObjectExistsError,
@@ -26,8 +25,9 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
-from streamhouse_spark.storage_s3 import RETRY_MS_MAX, S3Storage
-from streamhouse_spark.storage_s3_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.s3.byte_ranges import PIECE_BYTES_MAX
+from streamhouse_spark.storage.s3.storage import RETRY_MS_MAX, S3Storage
+from streamhouse_spark.storage.s3.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 
 pytestmark = pytest.mark.s3
 
@@ -439,7 +439,7 @@ class TestClients:
     def test_a_missing_package_is_named(self):
         script = (
             "import sys; sys.modules['s3fs'] = None\n"
-            "from streamhouse_spark.stores import storage_for\n"
+            "from streamhouse_spark.storage.open import storage_for\n"
             "from streamhouse_spark.errors import MissingExtraError\n"
             "try: storage_for('s3://bucket/wh')\n"
             "except MissingExtraError as error: print(error)\n"
@@ -450,7 +450,7 @@ class TestClients:
     def test_a_process_ends_without_warnings(self, s3_server):
         script = (
             "import sys\n"
-            "from streamhouse_spark.storage_s3 import S3Storage\n"
+            "from streamhouse_spark.storage.s3.storage import S3Storage\n"
             "from storage.s3_server import settings_for\n"
             f"store = S3Storage('s3://{s3_server.new_bucket()}/wh', settings_for({s3_server.endpoint!r}))\n"
             "store.put('a', b'1'); print(store.read('a'))\n"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.clock import World
-from streamhouse_spark.storage import Storage
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

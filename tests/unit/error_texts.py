@@ -10,7 +10,7 @@ from pathlib import Path
 
 import streamhouse_spark
 from streamhouse_spark import errors
-from streamhouse_spark.kv.environment import DamagedError
+from streamhouse_spark.kv.lmdb.environment import DamagedError
 
 SOURCE = Path(streamhouse_spark.__file__).parent
 ERRORS = {

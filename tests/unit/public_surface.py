@@ -11,10 +11,10 @@ from typing import Any
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, relocate
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
-from streamhouse_spark.inspect_tables import Inspect
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.lake_view import LakeView
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.inspect import Inspect
+from streamhouse_spark.table.lake_view import LakeView
 
 INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 _EPOCH = dt.datetime(1970, 1, 1)
 _WORDS = ["", "a", "ü", "日本語", "\x00", "🦀 crab", "x" * 70, "line\nbreak"]

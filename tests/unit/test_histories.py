@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log import commit_log
-from streamhouse_spark.log.anchors import HistoryMark, Relation
-from streamhouse_spark.paths import commit_key
+from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
 from unit.restored_place import Place
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -8,9 +8,9 @@ import pytest
 
 from faults.sim import sim_world
 from streamhouse_spark.errors import DifferentHistoryError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,13 +8,13 @@ import shutil
 import pytest
 
 from faults.sim import sim_world
+from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log import standing
-from streamhouse_spark.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
-from streamhouse_spark.storage_local import LocalStorage
-from streamhouse_spark.storage_memory import MemoryStorage
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits import standing
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 WAYS_OUT = (
     r"stop all writers; then put the folder (tables/[0-9a-f]{32}/) back from one backup as a whole, or delete in it "

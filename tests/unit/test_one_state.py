@@ -14,14 +14,14 @@ from faults.scenarios import tier
 from property.stream_driver import Opened
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.head import first_rows
-from streamhouse_spark.datasource.planning import plan_lake, plan_ranges, plan_union
-from streamhouse_spark.datasource.read_task import read_plan
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.projection import Projection
-from streamhouse_spark.table import Table
-from streamhouse_spark.union_read import read_pin
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.datasource.read.planning import plan_lake, plan_ranges, plan_union
+from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.table.table import Table
 
 NAME = "sales.parts"
 TURNED = "abcdefghijk"
@@ -201,10 +201,10 @@ PINNED = (
     "union_read.py",
     "cli/head.py",
     "partition_inspect.py",
-    "datasource/planning.py",
-    "datasource/start_rows.py",
-    "datasource/catalog/sources.py",
-    "datasource/catalog/aggregates.py",
+    "datasource/read/planning.py",
+    "datasource/read/start_rows.py",
+    "datasource/catalog/scan/sources.py",
+    "datasource/catalog/scan/aggregates.py",
 )
 """What follows a pin, or a state that it was given."""
 MOVING = {"state", "schema", "properties", "partition_by", "num_buckets"}

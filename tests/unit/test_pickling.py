@@ -8,9 +8,9 @@ import pickle
 import pytest
 
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.storage_local import LocalStorage
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.storage.local import LocalStorage
 
 
 def travelled(thing):

@@ -8,8 +8,8 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from streamhouse_spark.adoption import AdoptReport
 from streamhouse_spark.cli.session import Command, Session, take_names, take_pairs
+from streamhouse_spark.warehouse.adoption import AdoptReport
 
 
 @click.command(

@@ -11,9 +11,9 @@ import click
 
 from streamhouse_spark.cli.session import Command, Failure, Session
 from streamhouse_spark.cli.spark_session import open_spark, require_java
-from streamhouse_spark.clock import SystemClock
+from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.table import Table
+from streamhouse_spark.table.table import Table
 
 DEFAULT_LOCATION: Final = "demo-warehouse"
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

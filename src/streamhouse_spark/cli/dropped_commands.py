@@ -8,7 +8,7 @@ import click
 import pyarrow as pa
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.paths import parse_database
+from streamhouse_spark.core.paths import parse_database
 
 _DROPPED: Final = pa.schema([
     ("table", pa.string()),

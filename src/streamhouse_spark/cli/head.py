@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.model import LakePlan
-from streamhouse_spark.log.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.log.scan import plan_range, read_split
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.pin import Pin, pin_newest
-from streamhouse_spark.projection import Projection, narrowed, parse_filter
-from streamhouse_spark.table import Table
-from streamhouse_spark.union_read import planned_lake, read_keyed, repinned_for
-from streamhouse_spark.views import CHANGELOG, LAKE, changelog_batches
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.model.values import LakePlan
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.query.projection import Projection, narrowed, parse_filter
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.union_read import planned_lake, read_keyed, repinned_for
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import CHANGELOG, LAKE, changelog_batches
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def schema_of(warehouse: Warehouse, name: str) -> pa.Schema:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 import click
 
 from streamhouse_spark.cli.session import Command, Session, take_values
-from streamhouse_spark.partition_life import DropPartitionReport, drop_partitions
-from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
-from streamhouse_spark.paths import parse_table_name
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.table.partitions import DropPartitionReport, drop_partitions
 
 
 @click.command(

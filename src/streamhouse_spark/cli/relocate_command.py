@@ -8,7 +8,7 @@ import click
 import pyarrow as pa
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.relocation import relocate as relocated
+from streamhouse_spark.warehouse.relocation import relocate as relocated
 
 _RELOCATED: Final = pa.schema([
     ("table", pa.string()),

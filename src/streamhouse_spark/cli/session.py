@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import click
 
 from streamhouse_spark.cli.output import FORMATS, Output
+from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, shown
-from streamhouse_spark.opened_tables import OpenedTables
-from streamhouse_spark.options import WAREHOUSE_VARIABLE
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.warehouse.opened_tables import OpenedTables
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str
 
 def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of options that take a duration such as ``24h``."""
-    from streamhouse_spark.values import parse_duration_ms
+    from streamhouse_spark.core.text_values import parse_duration_ms
 
     if value is None:
         return None

@@ -15,12 +15,12 @@ from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_names, take_pairs
-from streamhouse_spark.column_defaults import SqlText
-from streamhouse_spark.ddl import type_name
-from streamhouse_spark.opened_tables import open_listed
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.system_tables import bucket_lags
-from streamhouse_spark.table import Table
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import open_listed
 
 _LISTED = pa.schema([
     ("table", pa.string()),

@@ -15,13 +15,13 @@ import pyarrow as pa
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.cli.upkeep_commands import chosen_tables
+from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.forks import new_event
-from streamhouse_spark.opened_tables import OpenedTables
-from streamhouse_spark.table import Table
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import OpenedTables
 
 if TYPE_CHECKING:
-    from streamhouse_spark.lake.tiering import TieringReport
+    from streamhouse_spark.lake.tiering.job import TieringReport
 
 _TIERED: Final = pa.schema([
     ("table", pa.string()),
@@ -73,16 +73,16 @@ def tier(session: Session, tables: Sequence[str], *, once: bool, on_spark: bool,
 
 def tier_here(table: Table) -> TieringReport:
     """Tier one table in this process."""
-    from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
+    from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def _serve_here(session: Session, names: Sequence[str]) -> None:
-    from streamhouse_spark.datasource.connection import Connection
-    from streamhouse_spark.datasource.tiering_service import Service
-    from streamhouse_spark.lake.tiering import run_tasks_locally
+    from streamhouse_spark.lake.tiering.job import run_tasks_locally
+    from streamhouse_spark.service.tiering_service import Service
+    from streamhouse_spark.warehouse.connection import Connection
 
     warehouse, output = session.warehouse, session.output
     tasks = run_tasks_locally(warehouse.storage, warehouse.settings, warehouse.world)

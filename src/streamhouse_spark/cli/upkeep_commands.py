@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from streamhouse_spark.cli.doctor import Finding, run_doctor
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.doctor import Finding, run_doctor
-from streamhouse_spark.log.cleaning import GRACE_MS
-from streamhouse_spark.maintenance import MaintainReport
-from streamhouse_spark.opened_tables import OpenedTables, open_listed, open_named
-from streamhouse_spark.options import WAREHOUSE_VARIABLE
-from streamhouse_spark.table import Table
+from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.table.maintain import MaintainReport
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import OpenedTables, open_listed, open_named
 
 _MAINTAINED: Final = pa.schema([
     ("table", pa.string()),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import (
     CorruptDataError,
     DifferentHistoryError,
@@ -16,16 +17,15 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.lake_history import require_dropped, require_of_history
-from streamhouse_spark.lake.model import LakePlan, LakeSplit
-from streamhouse_spark.lake.parquet_read import OffsetFile, has_whole_footer, offset_file
-from streamhouse_spark.lake.plan import require_progress
-from streamhouse_spark.log.segment_reader import verify_segment
-from streamhouse_spark.log.state import BucketLog, TableState
-from streamhouse_spark.parallel import in_parallel
-from streamhouse_spark.table import Table
+from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.model.values import LakePlan, LakeSplit
+from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, offset_file
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.plan import require_progress
+from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.table.table import Table
 
 Advance = Callable[[int], None]
 """A callback: number of segments or lake rows that were checked since the last call."""

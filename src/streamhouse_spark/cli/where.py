@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.filters import Filter, Predicate
-from streamhouse_spark.values import nearest
+from streamhouse_spark.query.filters import Filter, Predicate
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)

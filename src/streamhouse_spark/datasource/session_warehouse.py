@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from streamhouse_spark.datasource.connection import Connection, connect
-from streamhouse_spark.options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
+from streamhouse_spark.config.spark_options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
+from streamhouse_spark.warehouse.connection import Connection, connect
 
 _CATALOG = "spark.sql.catalog.streamhouse."
 

@@ -17,25 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.datasource.catalog.internal_options import (
-    ARGUMENTS_OPTION,
-    CALL_OPTION,
-    CLUSTERED_OPTION,
-    READ_OPTION,
-    SCOPE_OPTION,
-    UUID_OPTION,
-    is_internal,
-)
-from streamhouse_spark.datasource.connection import Connection, connect
-from streamhouse_spark.datasource.read_target import ReadTarget, batch_target, stream_target
-from streamhouse_spark.datasource.reader import StreamhouseReader
-from streamhouse_spark.datasource.spark_schema import offered_schema
-from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
-from streamhouse_spark.datasource.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.options import (
+from streamhouse_spark.config.spark_options import (
     WAREHOUSE_VARIABLE,
     Mode,
     StreamReadOptions,
@@ -45,8 +27,26 @@ from streamhouse_spark.options import (
     parse_write_options,
     table_option,
 )
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.table import Table
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.internal_options import (
+    ARGUMENTS_OPTION,
+    CALL_OPTION,
+    CLUSTERED_OPTION,
+    READ_OPTION,
+    SCOPE_OPTION,
+    UUID_OPTION,
+    is_internal,
+)
+from streamhouse_spark.datasource.read.batch import StreamhouseReader
+from streamhouse_spark.datasource.read.target import ReadTarget, batch_target, stream_target
+from streamhouse_spark.datasource.spark_schema import offered_schema
+from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
+from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection, connect
 
 
 class StreamhouseDataSource(OneLineErrors, DataSource):
@@ -91,7 +91,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if CALL_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.hot_reader import HotReader
+            from streamhouse_spark.datasource.catalog.scan.python_reader import HotReader
 
             return HotReader(self._connection(), self.options[ARGUMENTS_OPTION])
         given = _given(self.options)
@@ -107,7 +107,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             return RefusedStream(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from streamhouse_spark.datasource.stream_reader import StreamhouseStreamReader
+        from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 
         given = _given(self.options)
         options = self._stream_read_options(given)
@@ -121,8 +121,8 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         name = table_option(given, "write")
         self._require_loaded(name)
         if READ_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.read_scope import ReadScope
-            from streamhouse_spark.datasource.row_level import RowLevelWriter
+            from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
+            from streamhouse_spark.datasource.write.row_level import RowLevelWriter
 
             read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
             return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
@@ -160,7 +160,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
     def _stream_read_options(self, given: Mapping[str, str]) -> StreamReadOptions:
         if UUID_OPTION not in self.options:
             return parse_stream_read_options(given)
-        from streamhouse_spark.datasource.catalog.scan_options import parse_catalog_stream_options
+        from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 
         return parse_catalog_stream_options(table_option(given, "readStream"), given)
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import CharType, StructType, VarcharType
 
-from streamhouse_spark import ddl
-from streamhouse_spark.conversion import Conversion
+from streamhouse_spark.core.slicing import compacted
+from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
-from streamhouse_spark.schema import TableSchema, canonical_type
-from streamhouse_spark.slicing import compacted
-from streamhouse_spark.values import nearest
+from streamhouse_spark.schema import ddl
+from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16

@@ -8,8 +8,8 @@ from typing import Final
 
 from streamhouse_spark.demo.flights import BUCKET_KEY, DDL, NUM_BUCKETS, PARTITION_BY, TABLE
 from streamhouse_spark.errors import InvalidOptionError, WarehouseNotFoundError
-from streamhouse_spark.table import Table
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COMMENT: Final = "made by `streamhouse demo`, which may replace it"
 _OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamhouse_spark.demo.flights import TABLE
-from streamhouse_spark.table import Table
+from streamhouse_spark.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 TABLE: Final = "air.flights"
 PARTITION_BY: Final = ("origin",)

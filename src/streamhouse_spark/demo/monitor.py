@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from streamhouse_spark.clock import Clock
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.demo.flights import TABLE
-from streamhouse_spark.forks import new_event
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.system_tables import bucket_lags
-from streamhouse_spark.table import Table
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.clock import Clock
+from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
 from streamhouse_spark.demo.other_readers import installed_readers
@@ -27,7 +27,7 @@ from streamhouse_spark.demo.proofs import (
 from streamhouse_spark.demo.stream import FlightStream
 from streamhouse_spark.demo.view import Board, View
 from streamhouse_spark.spark import TieringService, tier
-from streamhouse_spark.table import Table
+from streamhouse_spark.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from streamhouse_spark.clock import Clock
+from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.demo.monitor import Observed, QueryResult
 from streamhouse_spark.demo.proofs import Proof
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark import slicing
-from streamhouse_spark.forks import cached_property
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.keys.key_codec import as_numbers
 from streamhouse_spark.keys.key_heads import KeyHeads
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core.slicing import one_array, taken_rows
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import sorted_places
-from streamhouse_spark.slicing import one_array, taken_rows
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark import slicing
-from streamhouse_spark.clock import World
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.snapshots import SEGMENT_BYTES
-from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Trim
-from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.actions import Action, Append, KvSnapshot, Trim
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)

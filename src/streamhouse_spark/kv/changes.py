@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark import slicing
+from streamhouse_spark.core import slicing
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
-from streamhouse_spark.kv.merge import MergeEngine
+from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.value_format import ValueFormat
 
 

@@ -8,13 +8,7 @@ from typing import Literal, NamedTuple, NoReturn, cast, get_args
 
 import pyarrow as pa
 
-from streamhouse_spark import values
-from streamhouse_spark.ddl import type_name
-from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.keys.key_codec import is_key_type
-from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
-from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
-from streamhouse_spark.properties import (
+from streamhouse_spark.config.properties import (
     CHANGELOG_IMAGE,
     DELETE_BEHAVIOR,
     FIELD,
@@ -23,7 +17,13 @@ from streamhouse_spark.properties import (
     PRIMARY_KEY,
     VERSION_COLUMN,
 )
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.core import text_values as values
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.keys.key_codec import is_key_type
+from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.table_schema import TableSchema
 
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
 DeleteBehavior = Literal["allow", "ignore", "disable"]

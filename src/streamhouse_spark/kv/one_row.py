@@ -92,7 +92,7 @@ def _text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """Hash bytes as `streamhouse_spark.log.bucketing_iceberg` does."""
+    """Hash bytes as `streamhouse_spark.log.buckets.iceberg_hash` does."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mixed(word)

@@ -15,22 +15,22 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.kv.environment import DamagedError
+from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.staged_changes import Place, TabletAheadError, place_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.kv.value_format import UnknownSchemaError
-from streamhouse_spark.log.actions import Action, Append
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.partition_match import PartitionMatches
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
+from streamhouse_spark.log.commits.actions import Action, Append
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.storage.base import Storage
 
 SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 100

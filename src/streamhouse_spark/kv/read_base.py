@@ -10,9 +10,9 @@ from typing import Final
 import pyarrow as pa
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.log.anchors import HistoryMark, Relation
-from streamhouse_spark.log.standing import other_history
-from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
+from streamhouse_spark.log.commits.standing import other_history
+from streamhouse_spark.log.commits.state import TableState
 
 READING: Final = "an UPDATE, DELETE or MERGE read the table"
 

@@ -24,16 +24,16 @@ from typing import Final
 
 import numpy as np
 
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.kv.replay import KeyedLayout
-from streamhouse_spark.log.scan import LogSplit, plan_range, read_split
-from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 24
 """Changes of others that an operation looks through before it gives up."""

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
 from streamhouse_spark.kv.tablet import Extent, Tablet
 from streamhouse_spark.kv.tablet_history import history_of, settled
 from streamhouse_spark.kv.value_format import ValueFormat
-from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.scan import check_dense, plan_range, read_split, snapshot_split
-from streamhouse_spark.log.segment_reader import InlineRecords, LogBatch
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
+from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 20
 """Changes that one transaction of a tablet takes. A tablet no further behind than this never shows a part of a

@@ -12,22 +12,22 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.auto_partition import AutoPartition
-from streamhouse_spark.clock import World
+from streamhouse_spark.config.auto_partition import AutoPartition
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.kv.environment import DamagedError
+from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Extent, Tablet
 from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.kv.value_format import UnknownSchemaError
-from streamhouse_spark.log.actions import Action, KvSnapshot
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.retention import plan_trim
-from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segment_writer import SegmentShape, stage_object
-from streamhouse_spark.log.staging import is_kept
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.append import is_kept
+from streamhouse_spark.log.commits.actions import Action, KvSnapshot
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.log.segments.writer import SegmentShape, stage_object
+from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
 """So many changes, and as many as the last snapshot has rows, make a new one due."""

@@ -12,25 +12,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.clock import World
+from streamhouse_spark.config.properties import INSERT_EXISTING
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.slicing import ROW_BYTES_MAX
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.changes import Changes, changes_of
 from streamhouse_spark.kv.keyed_properties import KeyedProperties
-from streamhouse_spark.kv.merge import MergeEngine
+from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
-from streamhouse_spark.log.segment_writer import SegmentShape, StagedSegment, stage_inline
-from streamhouse_spark.log.shared_object import grouped, stage_group
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.parallel import in_parallel
-from streamhouse_spark.properties import INSERT_EXISTING
-from streamhouse_spark.slicing import ROW_BYTES_MAX
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.shared_object import grouped, stage_group
+from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.storage.base import Storage
 
 Place = tuple[int, int]
 """The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
@@ -57,7 +57,7 @@ class StagedChanges:
     """Store time at which staging began."""
 
     def is_kept(self, state: TableState, time_ms: int) -> bool:
-        """Whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
+        """Whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from streamhouse_spark.forks import new_lock
-from streamhouse_spark.kv.environment import DamagedError, Environment, Reader, Writer
-from streamhouse_spark.kv.tablet_files import TabletFiles
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader, Writer
+from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
 _MANY: Final = 4096

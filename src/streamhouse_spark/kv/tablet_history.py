@@ -1,7 +1,7 @@
 """The history of a tablet's rows: a table that was restored from a backup, or copied, has the uuid and the offsets of
 another.
 
-A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.anchors`), in the
+A tablet names the newest record of the state that it was applied from (`streamhouse_spark.log.commits.anchors`), in the
 same transaction as its rows. The rows are the table's if that record is in the table's log.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from streamhouse_spark.kv.tablet import Extent, Tablet
-from streamhouse_spark.log.anchors import SPACING, HistoryMark, Relation
-from streamhouse_spark.log.record import read_attempt
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.log.commits.anchors import SPACING, HistoryMark, Relation
+from streamhouse_spark.log.commits.record import read_attempt
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
 
 RENEWED_AFTER: Final = 4 * SPACING
 """Age after which the history of an unchanged bucket is renewed, in records: later, storage would have to be asked."""

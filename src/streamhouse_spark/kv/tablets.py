@@ -8,9 +8,9 @@ from pathlib import Path
 
 import xxhash
 
-from streamhouse_spark.forks import new_lock
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 _open: dict[Path, Tablet] = {}
 _known: dict[tuple[str | None, str, str, int], Tablet] = {}

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark import slicing
+from streamhouse_spark.core import slicing
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
-from streamhouse_spark.schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _SCHEMA_ID = np.dtype("<u4")
 _SCHEMA_OF = operator.itemgetter(slice(_SCHEMA_ID.itemsize))

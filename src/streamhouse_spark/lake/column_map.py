@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema import Column, TableSchema
-from streamhouse_spark.schema_evolution import ambiguous_columns
+from streamhouse_spark.schema.evolution import ambiguous_columns
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamhouse_spark.lake.files import FileAccess, StorageFiles
-from streamhouse_spark.storage import Storage
+from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
+from streamhouse_spark.storage.base import Storage
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.model import OffsetRange
 
 FORMAT_VERSION = 1
 _WIDTHS_BYTES = (1, 2, 4, 8)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
-from streamhouse_spark.lake.model import NEVER_TRUNCATED
-from streamhouse_spark.log.anchors import HistoryMark
+from streamhouse_spark.lake.model.values import NEVER_TRUNCATED
+from streamhouse_spark.log.commits.anchors import HistoryMark
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, OutputStream, load_file_io
 
 from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
-from streamhouse_spark.lake.files import FileAccess
-from streamhouse_spark.storage import Bytes, Sink
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.storage.base import Bytes, Sink
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""

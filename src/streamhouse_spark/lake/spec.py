@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from streamhouse_spark.log.anchors import HistoryMark
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import parse_table_name
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.table_schema import TableSchema
 
 TARGET_FILE_BYTES = 128 << 20
 
@@ -22,7 +22,7 @@ class LakeTableSpec:
     table_uuid: str
     path: TablePath
     location: str
-    """Key of the lake table's location in the warehouse, see `streamhouse_spark.paths.lake_location`."""
+    """Key of the lake table's location in the warehouse, see `streamhouse_spark.core.paths.lake_location`."""
     schema: TableSchema
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]

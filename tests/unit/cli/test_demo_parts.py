@@ -18,7 +18,7 @@ from streamhouse_spark import (
     Warehouse,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.clock import SystemClock
+from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.demo import flights as flights_module
 from streamhouse_spark.demo.demo_warehouse import new_demo_table
 from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, load_flights, write_chunks

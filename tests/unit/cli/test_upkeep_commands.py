@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from interop.paimon_cases import Stock
-from streamhouse_spark import doctor as doctor_module
-from streamhouse_spark.doctor import Finding
+from streamhouse_spark.cli import doctor as doctor_module
+from streamhouse_spark.cli.doctor import Finding
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
 
 def test_verify_finds_gaps():
     from streamhouse_spark.cli.verification import gaps_of
-    from streamhouse_spark.log.segment import Segment
-    from streamhouse_spark.log.state import BucketLog
+    from streamhouse_spark.log.commits.segment import Segment
+    from streamhouse_spark.log.commits.state import BucketLog
 
     def segment(base: int, rows: int) -> Segment:
         return Segment(0, base, rows, 1, 1, 1, 0, 0)

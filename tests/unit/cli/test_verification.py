@@ -7,9 +7,9 @@ import pytest
 from faults.scenarios import tier
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake import iceberg_drop_partition
-from streamhouse_spark.lake.parquet_read import OffsetFile
-from streamhouse_spark.warehouse import Warehouse
+from streamhouse_spark.lake.iceberg.maintenance import drop_partition as iceberg_drop_partition
+from streamhouse_spark.lake.parquet.reader import OffsetFile
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark.cli.where import parse_where
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.projection import narrowed, parse_filter
+from streamhouse_spark.query.projection import narrowed, parse_filter
 
 ROWS = pa.table(
     {

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.ddl import parse_type
 from streamhouse_spark.keys.key_codec import KEY_BYTES_MAX, encode_keys, is_key_type, stored_keys, stored_prefix
+from streamhouse_spark.schema.ddl import parse_type
 from unit.sample_rows import SCALAR_TYPES
 
 DECIMAL = pa.decimal128(38, 3)

@@ -54,7 +54,7 @@ class TestDeletedInUse:
 
     def test_while_it_is_closed(self, table, own_cache):
         """As it is around a fork."""
-        from streamhouse_spark import forks
+        from streamhouse_spark.core import forks
 
         for owner in list(forks._put_away):
             owner.before_fork()

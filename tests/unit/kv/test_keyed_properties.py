@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark.config.properties import is_keyed_property
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import (
     Aggregate,
@@ -11,9 +12,8 @@ from streamhouse_spark.kv.keyed_properties import (
     engine_of,
     parse_keyed_properties,
 )
-from streamhouse_spark.kv.merge import ColumnwiseMerge, FirstRowMerge, VersionedMerge
-from streamhouse_spark.properties import is_keyed_property
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, VersionedMerge
+from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(
     "id BIGINT NOT NULL, dt DATE NOT NULL, name STRING, n INT, price DECIMAL(10,2), at TIMESTAMP, "

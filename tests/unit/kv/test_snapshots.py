@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
-from streamhouse_spark.keyed_lookup import FOUND
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.cleaning import GRACE_MS
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
-from streamhouse_spark.log.state import referenced_keys
+from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.state import referenced_keys
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.lookup.lookup import FOUND
 
 HOUR_MS = 3600 * 1000
 

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streamhouse_spark.errors import InvalidOptionError, StorageError
-from streamhouse_spark.kv import tablet_files
-from streamhouse_spark.kv.environment import DamagedError, Environment
+from streamhouse_spark.kv.lmdb import tablet_files
+from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment
+from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, cached_tablets, evict
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
-from streamhouse_spark.kv.tablet_files import TabletFiles, cache_bytes_max, cached_tablets, evict
 from streamhouse_spark.kv.tablets import close_tablets, tablet
 
 IDENTITY = {"key": [1]}
@@ -305,7 +305,7 @@ class TestFilesThatCannotBeBelieved:
         def fails(*_args, **_kwargs):
             raise lmdb.DiskError("no space left")
 
-        monkeypatch.setattr("streamhouse_spark.kv.environment.Writer.put", fails)
+        monkeypatch.setattr("streamhouse_spark.kv.lmdb.environment.Writer.put", fails)
         with pytest.raises(StorageError, match="STREAMHOUSE_CACHE_DIR"):
             t.apply({b"a": b"1"}, 0, 1)
         monkeypatch.undo()

@@ -10,15 +10,16 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake import iceberg_drop_partition, partition_drop
-from streamhouse_spark.lake.iceberg_commit import commit_snapshot
-from streamhouse_spark.lake.iceberg_maintain import carried_offsets
-from streamhouse_spark.lake.iceberg_snapshot import Change
-from streamhouse_spark.lake.live_files import DeletedRows
-from streamhouse_spark.lake.model import LakeFile
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg.maintenance import drop_partition as iceberg_drop_partition
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.live_files import DeletedRows
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
+from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 
 PLAIN_COLUMNS = [c.name for c in EVERY_TYPE.columns[1:] if not pa.types.is_nested(c.type)]
 

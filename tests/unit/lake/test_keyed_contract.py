@@ -10,10 +10,10 @@ import pytest
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, rows_of
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.schema import TableSchema
-from streamhouse_spark.storage_memory import MemoryStorage
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
 
 EIGHT = [(i, f"n{i}", i) for i in range(8)]
 DAYS = TableSchema.of("day date not null, id bigint not null, tag string not null, n bigint")

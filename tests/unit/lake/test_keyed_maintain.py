@@ -13,12 +13,13 @@ from pyiceberg.table.snapshots import Operation
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
-from streamhouse_spark.lake import iceberg_compact_keyed as compaction
-from streamhouse_spark.lake import key_merge, sorted_runs
-from streamhouse_spark.lake.iceberg import IcebergLake
-from streamhouse_spark.lake.iceberg_offsets import OFFSETS_PROPERTY
-from streamhouse_spark.lake.model import COMMIT_USER
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compaction
+from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.parquet import key_cursor as key_merge
+from streamhouse_spark.lake.parquet import sorted_runs
+from streamhouse_spark.schema.table_schema import TableSchema
 
 DAYS = TableSchema.of("id bigint not null, day date not null, n bigint")
 DAY = dt.date(2026, 1, 1)
@@ -177,7 +178,7 @@ def test_large_files_of_another_engine_wait(items, monkeypatch):
 def test_files_of_another_engine_are_sorted_part_by_part(items, monkeypatch):
     """Of rows of a key the last of the file counts, whichever parts they are in."""
     monkeypatch.setattr(sorted_runs, "RUN_BYTES_MAX", 1)
-    monkeypatch.setattr("streamhouse_spark.lake.parquet_read.BATCH_ROWS", 7)
+    monkeypatch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_ROWS", 7)
     monkeypatch.setattr(key_merge, "BATCH_ROWS", 3)
     theirs = [((i * 37) % 50, f"theirs {i}", i) for i in range(120)]
     foreign_append(items, theirs)
@@ -240,8 +241,8 @@ def test_rows_larger_than_a_file_become_several(memory, world):
     table.tier()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_merge, "BATCH_ROWS", 100)
-        patch.setattr("streamhouse_spark.lake.data_file.ROW_GROUP_ROWS_MAX", 100)
-        patch.setattr("streamhouse_spark.lake.parquet_read.BATCH_ROWS", 100)
+        patch.setattr("streamhouse_spark.lake.parquet.file_writer.ROW_GROUP_ROWS_MAX", 100)
+        patch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_ROWS", 100)
         table.lake().compact()
     agree(table)
     assert len(data_files(table.lake())) > 3

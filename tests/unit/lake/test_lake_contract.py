@@ -22,6 +22,7 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -33,10 +34,10 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake import bucket_files, data_file
-from streamhouse_spark.lake.model import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
-from streamhouse_spark.model import OffsetRange
-from streamhouse_spark.schema import TableSchema
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
+from streamhouse_spark.lake.parquet import file_writer as data_file
+from streamhouse_spark.schema.table_schema import TableSchema
 
 PARTITION_TYPES = [n for n in EVERY_TYPE.names if n in ("a_byte", "a_short", "an_int", "a_string", "a_date")]
 """Columns that every format can be partitioned by."""

@@ -18,6 +18,7 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -25,9 +26,8 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.compaction import COMPACT_FILES_MIN
-from streamhouse_spark.lake.model import COMMIT_USER
-from streamhouse_spark.model import OffsetRange
+from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -154,7 +154,7 @@ def test_a_truncated_lake_is_compacted_with_its_start(new_lake, memory):
 
 
 def test_older_columns_read_null_from_a_compacted_file(new_lake, memory):
-    from streamhouse_spark.schema import TableSchema
+    from streamhouse_spark.schema.table_schema import TableSchema
 
     lake = new_lake(memory)
     for i in range(COMPACT_FILES_MIN):

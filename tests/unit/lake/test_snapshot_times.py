@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from interop.lake_cases import PLAIN, lake_of, tier
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake import iceberg_maintain
-from streamhouse_spark.lake.iceberg import IcebergLake
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.snapshot_times import aged_ms, latest_ms, own_ms, said_ms
 
 HOUR_MS = 3_600_000

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import PLAIN, lake_of, tier, write_round
-from streamhouse_spark.datasource.tiering_service import oldest_waiting_ms
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
     LakeMismatchError,
@@ -16,15 +16,15 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.health import table_health
-from streamhouse_spark.lake import iceberg_maintain
-from streamhouse_spark.lake.model import COMMIT_USER, LakeSnapshot
-from streamhouse_spark.lake.plan import round_begin
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.state import fold
-from streamhouse_spark.model import OffsetRange
-from unit.log.states import appended, record, segment
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.plan import round_begin
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.service.tiering_service import oldest_waiting_ms
+from streamhouse_spark.table.health import table_health
+from unit.log.commits.states import appended, record, segment
 
 HOUR_MS = 3_600_000
 

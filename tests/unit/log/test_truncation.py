@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
-from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.merge import MergeRun, _still_live
-from streamhouse_spark.log.retention import plan_trim
-from streamhouse_spark.log.scan import plan_range
-from streamhouse_spark.log.staging import truncating
-from streamhouse_spark.log.state import Truncation, fold, referenced_keys
-from streamhouse_spark.log.state_json import state_from_json, state_to_json
-from streamhouse_spark.model import OffsetRange, Transaction
-from streamhouse_spark.paths import segment_key
-from streamhouse_spark.pin import pin_as_of, pin_newest
-from unit.log.states import UUID, appended, created, record, segment
+from streamhouse_spark.log.append import truncating
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.state import Truncation, fold, referenced_keys
+from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log.compaction import MergeRun, _still_live
+from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.log.segments.scan import plan_range
+from streamhouse_spark.read.pin import pin_as_of, pin_newest
+from unit.log.commits.states import UUID, appended, created, record, segment
 
 HOUR_MS = 3_600_000
 

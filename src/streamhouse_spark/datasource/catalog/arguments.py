@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamhouse_spark.model import TablePath
-from streamhouse_spark.paths import parse_database, parse_table_name
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import parse_database, parse_table_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,15 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog import (
-    aggregates,
-    alter,
-    databases,
-    operations,
-    procedures,
-    replace,
-    scan,
-    scan_options,
-    tables,
-)
+from streamhouse_spark.datasource.catalog.ddl import alter, databases, replace, tables
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
-from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.datasource.catalog.procedures import procedures
+from streamhouse_spark.datasource.catalog.scan import aggregates, scan
+from streamhouse_spark.datasource.catalog.scan import options as scan_options
+from streamhouse_spark.datasource.catalog.scan import row_level as operations
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.warehouse.connection import Connection
 
 Operation: TypeAlias = Callable[[Connection, Mapping[str, Any]], Mapping[str, Any]]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
+from streamhouse_spark.config.spark_options import SETTING_PREFIXES
 from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path, require_catalog_name
 from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.options import SETTING_PREFIXES
 
 
 def configured(

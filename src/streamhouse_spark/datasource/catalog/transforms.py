@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
+from streamhouse_spark.core.text_values import join_names
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.properties import BUCKET_COUNT_MAX
-from streamhouse_spark.values import join_names
+from streamhouse_spark.log.commits.state import TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.warehouse.connection import Connection
 
 MODULES = ("tables", "databases", "alter", "procedures", "scan")
 
@@ -55,7 +55,7 @@ def _operation(name: str) -> Any:
 def struct(ddl: str) -> str:
     """The JSON of a Spark schema text, without a session."""
     from streamhouse_spark.datasource.spark_schema import offered_schema
-    from streamhouse_spark.schema import TableSchema
+    from streamhouse_spark.schema.table_schema import TableSchema
 
     schema = TableSchema.of(ddl)
     found: StructType = offered_schema(schema.arrow, schema)

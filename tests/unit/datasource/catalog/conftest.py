@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.datasource.connection import Connection
+from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.calls import Catalog
 
 

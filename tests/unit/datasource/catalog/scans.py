@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.catalog import aggregates, scan
-from streamhouse_spark.datasource.catalog.hot_plan import HotPlan
-from streamhouse_spark.datasource.catalog.hot_reader import BATCH_COLUMN, HotReader, partitions_of
-from streamhouse_spark.datasource.connection import Connection
-from streamhouse_spark.lake.tiering import TieringJob, run_tasks_locally
-from streamhouse_spark.table import Table
+from streamhouse_spark.datasource.catalog.scan import aggregates, scan
+from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.python_reader import BATCH_COLUMN, HotReader, partitions_of
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
 
 
 def tier(table: Table) -> None:

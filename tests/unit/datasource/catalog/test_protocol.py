@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from streamhouse_spark.datasource import row_level
-from streamhouse_spark.datasource.catalog import alter, internal_options, scan_options
+from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer
-from streamhouse_spark.datasource.catalog.groups import groups_to_json, pack_by_bucket
-from streamhouse_spark.datasource.catalog.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.ddl import alter
+from streamhouse_spark.datasource.catalog.scan import options as scan_options
+from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
-from streamhouse_spark.datasource.catalog.units import NativeUnit
+from streamhouse_spark.datasource.write import row_level
 from streamhouse_spark.errors import StreamhouseError
 from unit.datasource.catalog.calls import struct
 

@@ -1,0 +1,109 @@
+"""One ALTER TABLE: its changes, and the table's schema and properties afterwards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.config.column_changes import ColumnChanges, changed_columns, refuse_partition_names
+from streamhouse_spark.config.properties import TableProperties, altered_properties, parse_properties
+from streamhouse_spark.core.model import is_text_list
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.evolution import names_by_id
+from streamhouse_spark.schema.table_schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema.table_schema import SparkSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """Changes that are made together or not at all."""
+
+    added: TableSchema | None = None
+    """New columns, behind all others. Their ids do not count."""
+    comments: Mapping[str, str | None] = field(default_factory=dict)
+    """Column → its comment; None removes it."""
+    set_properties: Mapping[str, str] = field(default_factory=dict)
+    unset_properties: tuple[str, ...] = ()
+    columns: ColumnChanges = field(default_factory=ColumnChanges)
+    """Changes of existing columns, made before new ones are added."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Column → constant for new rows that lack it; None removes it. Names and types are those afterwards."""
+
+    @classmethod
+    def of(
+        cls,
+        add_columns: pa.Schema | str | SparkSchema | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        unset_properties: Sequence[str] = (),
+        columns: ColumnChanges | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Alteration:
+        """Check and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes that
+        no table could take.
+        """
+        for name, values in (("comments", comments), ("set_properties", set_properties)):
+            if not isinstance(values, Mapping | None):
+                raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
+        if not is_text_list(unset_properties):
+            raise InvalidOptionError(f"unset_properties is {unset_properties!r}, expected a list of property names")
+        if not all(isinstance(comment, str | None) for comment in (comments or {}).values()):
+            raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
+        texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
+        added = TableSchema.of(add_columns) if add_columns is not None else None
+        changes = columns or ColumnChanges()
+        return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
+
+
+@dataclass(frozen=True, slots=True)
+class AlteredTable:
+    """The schema and the properties of a table after an alteration."""
+
+    schema_id: int
+    """The current one if only comments changed: rows of either schema are the same."""
+    schema: TableSchema
+    properties: Mapping[str, str]
+
+
+def altered(
+    change: Alteration,
+    schema_id: int,
+    schemas: Mapping[int, TableSchema],
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> AlteredTable:
+    """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
+    again.
+
+    Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
+    `InvalidOptionError` for a property that is unknown, fixed or impossible.
+    """
+    schema = schemas[schema_id]
+    if change.columns:
+        schema, properties = changed_columns(change.columns, schema, partition_by, properties)
+    if change.added is not None:
+        first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
+        schema = schema.with_added(change.added, first_id)
+    schema = with_defaults(schema, change.defaults)
+    if schema != schemas[schema_id]:
+        _refuse_partition_names(schema, schemas, schemas[schema_id], parse_properties(properties, schema, partition_by))
+        schema_id = max(schemas) + 1
+    schema = schema.with_comments(change.comments)
+    texts = altered_properties(properties, change.set_properties, change.unset_properties)
+    parse_properties(texts, schema, partition_by)
+    return AlteredTable(schema_id, schema, texts)
+
+
+def _refuse_partition_names(
+    schema: TableSchema, schemas: Mapping[int, TableSchema], before: TableSchema, properties: TableProperties
+) -> None:
+    ever = names_by_id({**schemas, max(schemas) + 1: schema})
+    bucket_keys = [name for key in properties.bucket_key for name in ever[schema.column(key).id]]
+    old = {column.id: column.name for column in before.columns}
+    refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], bucket_keys)

@@ -1,0 +1,165 @@
+"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure.
+
+A table's properties follow a column in the same record. Rows are laid out by the type of a key, and by the columns of
+partitions, whose names stand in the lake's partitioning: these cannot be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import FIELD, PRIMARY_KEY, VERSION_COLUMN, parse_properties
+from streamhouse_spark.core import text_values as values
+from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.ddl import parse_type, type_name
+from streamhouse_spark.schema.evolution import with_names, with_types, without_columns
+from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
+
+_STATISTICS: Final = "table.statistics.columns"
+_LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
+"""Properties that are lists of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChanges:
+    """Changes of existing columns, each by its name before all of the changes."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    widened: Mapping[str, pa.DataType] = field(default_factory=dict)
+    sizes: Mapping[str, TextSize] = field(default_factory=dict)
+    """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
+
+    def __bool__(self) -> bool:
+        return bool(self.renamed or self.dropped or self.widened)
+
+    @classmethod
+    def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
+        """Check and combine the changes. Raises `InvalidOptionError` for a wrong mapping or list of names,
+        `SchemaMismatchError` for an unknown type.
+        """
+        for name, given in (("rename_columns", renamed), ("widen_columns", widened)):
+            if not isinstance(given, Mapping | None) or not all(isinstance(column, str) for column in given or ()):
+                raise InvalidOptionError(f"{name} is {given!r}, expected a mapping of column names")
+        if not isinstance(dropped, list | tuple) or not all(isinstance(column, str) for column in dropped):
+            raise InvalidOptionError(f"drop_columns is {dropped!r}, expected a list of column names")
+        names = dict(renamed or {})  # type: ignore[call-overload]
+        if not all(isinstance(name, str) for name in names.values()):
+            raise InvalidOptionError(f"rename_columns is {renamed!r}, expected a mapping of old to new names")
+        types = {column: _type(column, given) for column, given in dict(widened or {}).items()}  # type: ignore[call-overload]
+        both = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
+        if both:
+            raise InvalidOptionError(f"column '{min(both)}' is dropped and changed in one step; do one of both")
+        return cls(names, tuple(dropped), types, _sizes(dict(widened or {})))  # type: ignore[call-overload]
+
+
+def _type(column: str, given: object) -> pa.DataType:
+    if isinstance(given, pa.DataType):
+        return canonical_type(given, column=column)
+    if isinstance(given, str):
+        return parse_type(given)
+    raise InvalidOptionError(f"widen_columns: the type of '{column}' is {given!r}, expected a type, or its name in SQL")
+
+
+def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+    found = {column: TextSize.parse(given) for column, given in types.items() if isinstance(given, str)}
+    return {column: size for column, size in found.items() if size is not None}
+
+
+def changed_columns(
+    changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
+) -> tuple[TableSchema, dict[str, str]]:
+    """Return the schema and the properties after ``changes``.
+
+    Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
+    and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
+    """
+    _require_allowed(changes, schema, partition_by, properties)
+    after = with_types(schema, changes.widened, changes.sizes)
+    after = without_columns(after, changes.dropped) if changes.dropped else after
+    after = with_names(after, changes.renamed)
+    names = {schema.column(old).name: new for old, new in changes.renamed.items()}
+    gone = {schema.column(name).name for name in changes.dropped}
+    return after, _followed(properties, schema, names, gone)
+
+
+def _require_allowed(
+    changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
+) -> None:
+    parsed = parse_properties(properties, schema, partition_by)
+    partitions = {schema.column(name).name for name in partition_by}
+    key, bucket_key = set(parsed.primary_key), set(parsed.bucket_key)
+    version = {schema.column(properties[VERSION_COLUMN].strip()).name} if VERSION_COLUMN in properties else set()
+    roles: list[tuple[str, set[str], str]] = [
+        ("a partition column", partitions, "rows lie by it"),
+        ("of the primary key", key, "rows are found by it"),
+        ("the bucket key", bucket_key, "rows lie by it"),
+        ("what table.merge-engine compares", version, "rows are merged by it"),
+    ]
+    for name in changes.dropped:
+        _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
+    for name in changes.renamed:
+        _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
+    # Of a wider type Paimon's hash is another, Iceberg's is the same.
+    fixed = roles[:3] if parsed.datalake_format == "paimon" else roles[:2]
+    for name, kind in changes.widened.items():
+        column = schema.column(name)
+        if not kind.equals(column.type):
+            what = f"made {type_name(kind)}"
+            _refuse(column.name, what, fixed, "create a new table with that type, and copy the rows")
+
+
+def _refuse(column: str, what: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:
+    for role, columns, why in roles:
+        if column in columns:
+            raise InvalidOptionError(f"column '{column}' cannot be {what}: it is {role}, {why}; {advice}")
+
+
+def _followed(
+    properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], gone: set[str]
+) -> dict[str, str]:
+    """Return the properties with the columns' new names, without dropped columns."""
+
+    def now(name: str) -> str | None:
+        found = schema.find(name)
+        column = found.name if found is not None else name
+        return None if column in gone else names.get(column, column)
+
+    followed = {}
+    for name, value in properties.items():
+        new_name, new_value = name, value
+        if name in _LISTS and value.strip() != "*":
+            new_value = _listed(value, now)
+        elif name == VERSION_COLUMN:
+            new_value = now(value.strip()) or value
+        elif (match := FIELD.match(name)) is not None:
+            column = now(match["column"])
+            if column is None:
+                continue
+            new_name = f"fields.{column}{name[match.end('column') :]}"
+        followed[new_name] = new_value
+    return followed
+
+
+def _listed(text: str, now: Callable[[str], str | None]) -> str:
+    before = values.parse_names(text)
+    after = [name for name in map(now, before) if name is not None]
+    return text if list(before) == after else values.join_names(after)
+
+
+def refuse_partition_names(names: Sequence[str], bucket_keys: Sequence[str]) -> None:
+    """Refuse the name of the lake table's partition by bucket, which was chosen to be unlike those of columns.
+
+    ``bucket_keys`` are all names that the bucket key ever had. Raises `SchemaMismatchError`.
+    """
+    taken = {f"{key}_bucket".casefold().rstrip("_") for key in bucket_keys}
+    for name in names:
+        if name.casefold().rstrip("_") in taken:
+            raise SchemaMismatchError(
+                f"the new column '{name}' has the name of the lake table's partition by bucket; choose another name"
+            )

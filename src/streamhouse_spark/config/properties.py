@@ -1,0 +1,322 @@
+"""Table properties: the ``TBLPROPERTIES`` of a table, under Apache Fluss's names.
+
+A table stores its properties as the text that the user gave; `parse_properties` gives them types. Credentials are
+never stored: a value that looks like one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
+from streamhouse_spark.config.paimon_limits import check_paimon_columns
+from streamhouse_spark.core import text_values as values
+from streamhouse_spark.core.model import is_unicode
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.table_schema import TableSchema
+
+BUCKET_COUNT_MAX: Final = 4096
+
+Compression = Literal["none", "lz4", "zstd"]
+LakeFormat = Literal["iceberg", "paimon"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """The properties of a table, typed, with defaults for those that are not set."""
+
+    bucket_num: int = 1
+    """``bucket.num``: how many buckets the log has. Fixed at creation."""
+    bucket_key: tuple[str, ...] = ()
+    """``bucket.key``: the column whose hash gives a row's bucket; without one, a batch goes to one bucket. Fixed at
+    creation."""
+    datalake_enabled: bool = True
+    """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
+    datalake_format: LakeFormat = "iceberg"
+    """``table.datalake.format``: the format of the lake table, ``iceberg`` or ``paimon``, whose hash also gives the
+    buckets. Fixed at creation."""
+    datalake_freshness_ms: int = 180_000
+    """``table.datalake.freshness``: how far the lake may lie behind the log while the tiering service runs."""
+    datalake_auto_compaction: bool = True
+    """``table.datalake.auto-compaction``: whether tiering also merges small lake files. False by default where the lake
+    table was adopted, because it is not the table's alone."""
+    datalake_auto_expire_snapshot: bool = True
+    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. As with compaction,
+    false by default where the lake table was adopted."""
+    log_ttl_ms: int = 7 * 86_400_000
+    """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    transactions_ttl_ms: int = 30 * 86_400_000
+    """``table.transactions.ttl``: how long the table can tell which offsets the last write of a writer got, after which
+    it remembers the version alone; 0 keeps all. Whatever it is, no version is stored twice."""
+    log_compression: Compression = "none"
+    """``table.log.arrow.compression.type``: the codec of new segments."""
+    statistics_columns: tuple[str, ...] = ()
+    """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records, so that reads
+    skip segments; ``*`` means all that can have them. Where not set: the partition columns, the bucket key, and
+    columns of dates and timestamps."""
+    datalake_adopted: str | None = None
+    """``table.datalake.adopted``: the newest snapshot of the lake table that the table was made of, or ``empty``.
+    Set by adopting it."""
+    comment: str | None = None
+    """``comment``: a description of the table in the user's words."""
+    primary_key: tuple[str, ...] = ()
+    """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
+    auto_partition: AutoPartition | None = None
+    """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
+    them, before ``table.log.ttl``; None where ``table.auto-partition.enabled`` is false."""
+
+
+PRIMARY_KEY: Final = "primary.key"
+ADOPTED: Final = "table.datalake.adopted"
+NOTHING_ADOPTED: Final = "empty"
+"""Its value if the lake table had no snapshot."""
+MERGE_ENGINE: Final = "table.merge-engine"
+VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
+DELETE_BEHAVIOR: Final = "table.delete.behavior"
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+INSERT_EXISTING: Final = "table.merge-into.insert-existing"
+FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
+"""The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
+
+FIXED_PROPERTIES: Final = frozenset(
+    {
+        "bucket.num",
+        "bucket.key",
+        "table.datalake.format",
+        ADOPTED,
+        PRIMARY_KEY,
+        MERGE_ENGINE,
+        VERSION_COLUMN,
+        CHANGELOG_IMAGE,
+    }
+)
+"""Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
+either."""
+
+_KNOWN: Final = (
+    "bucket.num",
+    "bucket.key",
+    "table.datalake.enabled",
+    "table.datalake.format",
+    "table.datalake.freshness",
+    "table.datalake.auto-compaction",
+    "table.datalake.auto-expire-snapshot",
+    ADOPTED,
+    "table.log.ttl",
+    "table.transactions.ttl",
+    "table.log.arrow.compression.type",
+    "table.statistics.columns",
+    *AUTO_PARTITION_PROPERTIES,
+    "comment",
+    PRIMARY_KEY,
+    MERGE_ENGINE,
+    VERSION_COLUMN,
+    DELETE_BEHAVIOR,
+    CHANGELOG_IMAGE,
+    INSERT_EXISTING,
+    "fields.<column>.agg",
+    "fields.<column>.listagg.delimiter",
+)
+_LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
+_COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
+
+
+def parse_properties(
+    properties: Mapping[str, str],
+    schema: TableSchema,
+    partition_by: Sequence[str] = (),
+) -> TableProperties:
+    """Parse the properties of a table with this schema and these partition columns.
+
+    Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.keyed_properties`; without
+    ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), an
+    impossible value, a column that cannot have its role, and a value that looks like a credential.
+    """
+    for name, value in properties.items():
+        check_property_name(name)
+        if not is_unicode(value):
+            raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
+        if values.looks_like_secret(name, value):
+            raise InvalidOptionError(
+                f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
+                "give credentials as s3.* options or in the environment",
+            )
+    partitions = check_partition_columns(partition_by, schema)
+    default = TableProperties()
+    get = properties.get
+    primary_key = _primary_key(properties, schema)
+    lake_format = get("table.datalake.format", default.datalake_format).strip().lower()
+    if lake_format not in _LAKE_FORMATS:
+        values.reject("table.datalake.format", lake_format, "iceberg or paimon")
+    bucket_key = _bucket_key(get("bucket.key", ""), schema, _LAKE_FORMATS[lake_format])
+    if primary_key and not set(bucket_key) <= set(primary_key):
+        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
+    codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
+    if codec not in _COMPRESSIONS:
+        values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
+    lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
+    is_ours = ADOPTED not in properties
+    parsed = TableProperties(
+        bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
+        bucket_key=bucket_key,
+        datalake_enabled=lake_enabled,
+        datalake_format=_LAKE_FORMATS[lake_format],
+        datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
+        datalake_auto_compaction=_bool(
+            properties,
+            "table.datalake.auto-compaction",
+            default=default.datalake_auto_compaction and is_ours,
+        ),
+        datalake_auto_expire_snapshot=_bool(
+            properties,
+            "table.datalake.auto-expire-snapshot",
+            default=default.datalake_auto_expire_snapshot and is_ours,
+        ),
+        log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
+        log_compression=_COMPRESSIONS[codec],
+        statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
+        datalake_adopted=get(ADOPTED),
+        comment=get("comment"),
+        primary_key=primary_key,
+        auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
+    )
+    if parsed.datalake_format == "paimon":
+        check_paimon_columns(schema, partitions, bucket_key, primary_key)
+    return parsed
+
+
+def is_keyed_property(name: str) -> bool:
+    """Whether only tables with a primary key have the property."""
+    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
+    return name in keyed or FIELD.match(name) is not None
+
+
+def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
+    """Return the default bucket key of a table with a primary key: the key's first column that can be one.
+
+    Partition columns are passed over: within a partition they would put all rows into one bucket.
+    """
+    partitions = {schema.column(name).name for name in partition_by}
+    names = [schema.column(name).name for name in primary_key]
+    able = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
+    return able[0] if able else None
+
+
+def check_property_name(name: str) -> None:
+    """Refuse a name that is no property of a table. Raises `InvalidOptionError`."""
+    if name in _KNOWN or is_keyed_property(name):
+        return
+    near = values.nearest(name, _KNOWN)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
+    raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
+
+
+def altered_properties(
+    current: Mapping[str, str],
+    set_values: Mapping[str, str],
+    unset: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
+
+    The caller checks the result by `parse_properties`.
+    """
+    changed = {**current, **set_values}
+    for name in unset:
+        check_property_name(name)
+        changed.pop(name, None)
+    for name in sorted(FIXED_PROPERTIES | {n for n in (*current, *changed) if FIELD.match(n)}):
+        if changed.get(name) != current.get(name):
+            raise InvalidOptionError(
+                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
+                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
+            )
+    return changed
+
+
+def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    """Return the partition columns in the schema's spelling.
+
+    Raises `InvalidOptionError` for a nested or repeated column, or where no other column is left;
+    `SchemaMismatchError` for an unknown one.
+    """
+    columns = _distinct("the partition columns", partition_by, schema)
+    for name in columns:
+        if pa.types.is_nested(schema.column(name).type):
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(f"partition column '{name}' has type {kind}; partition by columns of plain types")
+    if len(columns) == len(schema.columns):
+        raise InvalidOptionError(f"all columns ({', '.join(columns)}) are partition columns; leave one for the data")
+    return columns
+
+
+def has_statistics(arrow: pa.DataType) -> bool:
+    """Whether segments can record the minimum and maximum of a column of this type."""
+    return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
+
+
+def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
+    if PRIMARY_KEY in properties:
+        return _distinct(PRIMARY_KEY, values.parse_names(properties[PRIMARY_KEY]), schema)
+    for name in properties:
+        if is_keyed_property(name):
+            raise InvalidOptionError(
+                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out",
+            )
+    return ()
+
+
+def _can_be_bucketed(arrow: pa.DataType) -> bool:
+    return not (pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow))
+
+
+def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tuple[str, ...]:
+    key = _distinct("bucket.key", values.parse_names(text), schema)
+    if len(key) > 1 and lake_format == "iceberg":
+        values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
+    for name in key:
+        arrow = schema.column(name).type
+        if not _can_be_bucketed(arrow):
+            raise InvalidOptionError(
+                f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
+                "integers, decimals, text, binary, dates or timestamps",
+            )
+    return key
+
+
+def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str, ...]) -> tuple[str, ...]:
+    able = [column for column in schema.columns if has_statistics(column.type)]
+    if text is None:
+        wanted = set(always) | {c.name for c in able if pa.types.is_temporal(c.type)}
+    elif text.strip() == "*":
+        return tuple(column.name for column in able)
+    else:
+        wanted = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        for name in wanted - {column.name for column in able}:
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(
+                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
+            )
+    return tuple(column.name for column in able if column.name in wanted)
+
+
+def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    columns = tuple(schema.column(name).name for name in names)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InvalidOptionError(f"{role}: column '{name}' is there twice; name it once")
+    return columns
+
+
+def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return values.parse_bool(name, properties[name]) if name in properties else default
+
+
+def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
+    return values.parse_duration_ms(name, properties[name]) if name in properties else default

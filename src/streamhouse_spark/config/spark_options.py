@@ -1,0 +1,422 @@
+"""The options of reads, streams and writes in Spark, parsed into frozen values.
+
+Names are Spark-native camelCase and count without regard to case (Spark hands them over in lower case). An unknown
+option is an error that names the nearest known one; an option known from another connector is an error that names ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn
+
+from streamhouse_spark.core import text_values as values
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import InvalidOptionError
+
+WAREHOUSE_VARIABLE: Final = "STREAMHOUSE_WAREHOUSE"
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+BUCKET_MAX: Final = 2**31 - 1
+
+Mode = Literal["read", "readStream", "write", "writeStream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name as users write it, its uses and its meaning."""
+
+    name: str
+    modes: tuple[Mode, ...]
+    meaning: str
+
+
+_READS: Final[tuple[Mode, ...]] = ("read", "readStream")
+_ALL: Final[tuple[Mode, ...]] = ("read", "readStream", "write", "writeStream")
+OPTIONS: Final = (
+    Option("warehouse", _ALL, f"directory or URL of the warehouse; else the environment variable {WAREHOUSE_VARIABLE}"),
+    Option("path", _ALL, "the table name, as load(…), save(…) and start(…) set it"),
+    Option(
+        "startingOffsets",
+        _READS,
+        'full (lake, then log; the default), earliest, latest (streams), or JSON {"<bucket>": offset}, inclusive, '
+        "-2 earliest, -1 latest",
+    ),
+    Option("startingTimestamp", _READS, "rows committed at this moment or later; overrides startingOffsets"),
+    Option("endingOffsets", ("read",), 'latest (the default), or JSON {"<bucket>": offset}, exclusive, -1 latest'),
+    Option("endingTimestamp", ("read",), "rows committed before this moment; overrides endingOffsets"),
+    Option("maxOffsetsPerTrigger", ("readStream",), "rows per micro-batch, over all buckets, at most"),
+    Option(
+        "maxBytesPerTrigger",
+        ("readStream",),
+        "bytes of rows in memory per micro-batch, about, such as 64mb; a batch takes 1,000 rows or 1 MiB at least, "
+        "whichever is less, and no less than a row",
+    ),
+    Option(
+        "onDifferentHistory",
+        ("readStream",),
+        "of a table that was restored from a backup: fail, or continue at the checkpoint's offsets (default fail)",
+    ),
+    Option("failOnDataLoss", _READS, "false: skip offsets that are no longer kept, instead of failing (default true)"),
+    Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
+    Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
+    Option("asOfLakeSnapshot", ("read",), "read the lake at this snapshot id"),
+    Option("asOfTimestamp", ("read",), "read the table, or its lake, as of this moment"),
+    Option(
+        "schemaEvolutionMode",
+        ("readStream",),
+        "none (the default): the stream goes on without columns that are added while it runs; addNewColumns: it ends, "
+        "and says so, before the first rows that have them, and started again it goes on there with them",
+    ),
+    Option("consumerId", ("readStream",), "a name whose position holds back the trimming of the log"),
+    Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
+    Option("txnVersion", ("write",), "with txnAppId: the version of the write; a known one adds nothing"),
+    Option(
+        "rowKindColumn",
+        ("write", "writeStream"),
+        "a column that says what each row does to its primary key: insert, update_after, delete, or +I, +U, -D, or c, "
+        "r, u, d; rows with update_before or -U are left out",
+    ),
+    Option(
+        "partialUpdate",
+        ("write", "writeStream"),
+        "true: the frame has the primary key and some other columns, and only these are written",
+    ),
+    Option(
+        "mergeSchema",
+        ("write", "writeStream"),
+        "true: columns that the table lacks are added to it, nullable and behind the others, before rows are written",
+    ),
+    Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
+    Option("queryName", ("writeStream",), "Spark's name of the stream"),
+)
+"""Every option there is, besides the settings that begin with one of `SETTING_PREFIXES`."""
+
+SETTING_PREFIXES: Final = ("s3.", "storage.", "lake.")
+"""Options that begin so are settings of the warehouse and are passed on as they are."""
+
+_BY_FOLDED_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+
+_FOREIGN: Final = {
+    "versionasof": "asOfLakeSnapshot, on orders$lake",
+    "snapshot-id": "asOfLakeSnapshot, on orders$lake",
+    "scan.snapshot-id": "asOfLakeSnapshot, on orders$lake",
+    "timestampasof": "asOfTimestamp",
+    "as-of-timestamp": "asOfTimestamp",
+    "scan.timestamp-millis": "asOfTimestamp",
+    "readchangedata": "readChangeFeed",
+    "read.changelog": "readChangeFeed",
+    "startingversion": "startingOffsets",
+    "endingversion": "endingOffsets",
+    "scan.startup.mode": "startingOffsets",
+    "scan.mode": "startingOffsets",
+    "scan.startup.timestamp": "startingTimestamp",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "stream-from-timestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "maxfilespertrigger": "maxBytesPerTrigger",
+    "maxrowspertrigger": "maxOffsetsPerTrigger",
+    "read.stream.maxrowspertrigger": "maxOffsetsPerTrigger",
+    "read.stream.maxbytespertrigger": "maxBytesPerTrigger",
+    "read.stream.maxfilespertrigger": "maxBytesPerTrigger",
+    "streaming-max-rows-per-micro-batch": "maxOffsetsPerTrigger",
+    "streaming-max-files-per-micro-batch": "maxBytesPerTrigger",
+    "cloudfiles.schemaevolutionmode": "schemaEvolutionMode",
+    "consumer-id": "consumerId",
+    "group.id": "consumerId",
+    "kafka.group.id": "consumerId",
+    "subscribe": 'the table name in load("<database>.<table>")',
+    "topic": 'the table name in save("<database>.<table>")',
+    "table": 'the table name in load("<database>.<table>")',
+    "dbtable": 'the table name in load("<database>.<table>")',
+    "database": 'the table name in load("<database>.<table>")',
+    "bootstrap.servers": "warehouse: there is no server",
+    "kafka.bootstrap.servers": "warehouse: there is no server",
+    "read.optimized": "the suffix $lake behind the table name",
+    "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
+}
+"""Options of other connectors, in lower case, and their names here."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """A start or end: a word for all buckets, or an offset for some of them."""
+
+    kind: Literal["full", "earliest", "latest", "offsets"]
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """With kind ``offsets``: bucket → offset, or `EARLIEST_OFFSET` or `LATEST_OFFSET`."""
+
+
+FULL: Final = OffsetSpec("full")
+EARLIEST: Final = OffsetSpec("earliest")
+LATEST: Final = OffsetSpec("latest")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of a batch read. Timestamps are milliseconds since 1970-01-01 UTC."""
+
+    starting_offsets: OffsetSpec = FULL
+    starting_timestamp_ms: int | None = None
+    """First commit time, inclusive. Overrides ``starting_offsets``."""
+    ending_offsets: OffsetSpec = LATEST
+    ending_timestamp_ms: int | None = None
+    """Commit time at which to end, exclusive. Overrides ``ending_offsets``."""
+    as_of_lake_snapshot: int | None = None
+    as_of_timestamp_ms: int | None = None
+    """The last commit time, inclusive."""
+    read_change_feed: bool = False
+    include_metadata: bool = False
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReadOptions:
+    """Options of a streaming read. The start counts only for a new query: a checkpoint overrides it."""
+
+    starting_offsets: OffsetSpec = FULL
+    starting_timestamp_ms: int | None = None
+    """First commit time, inclusive. Overrides ``starting_offsets``."""
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    read_change_feed: bool = False
+    include_metadata: bool = False
+    fail_on_data_loss: bool = True
+    consumer_id: str | None = None
+    adds_new_columns: bool = False
+    """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
+    continues_in_other_history: bool = False
+    """``onDifferentHistory=continue``: of a table that was restored, go on at the checkpoint's offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a batch write."""
+
+    transaction: Transaction | None = None
+    """The transaction of ``txnAppId`` and ``txnVersion``."""
+    row_kind_column: str | None = None
+    partial_update: bool = False
+    merge_schema: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWriteOptions:
+    """Options of a streaming write, whose versions are its batch ids."""
+
+    app_id: str | None = None
+    """The option ``txnAppId``; without it the query's id counts."""
+    row_kind_column: str | None = None
+    partial_update: bool = False
+    merge_schema: bool = False
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a batch read. Raises `InvalidOptionError`."""
+    texts = _checked(options, "read")
+    parsed = ReadOptions(
+        starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest")),
+        starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
+        ending_offsets=_offsets(texts, "endingOffsets", LATEST, words=("latest",)),
+        ending_timestamp_ms=_timestamp(texts, "endingTimestamp", round_up=True),
+        as_of_lake_snapshot=_int(texts, "asOfLakeSnapshot", minimum=0),
+        as_of_timestamp_ms=_timestamp(texts, "asOfTimestamp", round_up=False),
+        read_change_feed=_bool(texts, "readChangeFeed", default=False),
+        include_metadata=_bool(texts, "includeMetadata", default=False),
+        fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
+    )
+    _check_ranges(parsed, texts)
+    return parsed
+
+
+def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
+    """Parse the options of a streaming read. Raises `InvalidOptionError`."""
+    texts = _checked(options, "readStream")
+    max_bytes = texts.get("maxBytesPerTrigger")
+    return StreamReadOptions(
+        starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest", "latest")),
+        starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
+        max_offsets_per_trigger=_int(texts, "maxOffsetsPerTrigger", minimum=1),
+        max_bytes_per_trigger=None if max_bytes is None else values.parse_size_bytes("maxBytesPerTrigger", max_bytes),
+        read_change_feed=_bool(texts, "readChangeFeed", default=False),
+        include_metadata=_bool(texts, "includeMetadata", default=False),
+        fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
+        consumer_id=_identity(texts, "consumerId"),
+        adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
+        continues_in_other_history=_word(texts, "onDifferentHistory", ("fail", "continue")) == "continue",
+    )
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a batch write. Raises `InvalidOptionError`."""
+    texts = _checked(options, "write")
+    app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
+    if (app_id is None) != (version is None):
+        found, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {found}, add {missing}")
+    return WriteOptions(
+        None if app_id is None or version is None else Transaction(app_id, version),
+        texts.get("rowKindColumn"),
+        _bool(texts, "partialUpdate", default=False),
+        _bool(texts, "mergeSchema", default=False),
+    )
+
+
+def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:
+    """Parse the options of a streaming write. Raises `InvalidOptionError`."""
+    texts = _checked(options, "writeStream")
+    return StreamWriteOptions(
+        _identity(texts, "txnAppId"),
+        texts.get("rowKindColumn"),
+        _bool(texts, "partialUpdate", default=False),
+        _bool(texts, "mergeSchema", default=False),
+    )
+
+
+def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
+
+    Call it on the driver: executors may have another environment.
+    """
+    found = _folded(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
+    if not found:
+        raise InvalidOptionError(
+            'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
+            f"{WAREHOUSE_VARIABLE}",
+        )
+    return found
+
+
+def table_option(options: Mapping[str, str], mode: Mode) -> str:
+    """Return the table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
+    name = _folded(options).get("path", "").strip()
+    if name:
+        return name
+    if mode in _READS:
+        raise InvalidOptionError('no table name was given: say .load("<database>.<table>")')
+    call = "save" if mode == "write" else "start"
+    raise InvalidOptionError(
+        f'no table name was given: say .{call}("<database>.<table>"), or write through the catalog with '
+        "saveAsTable or toTable",
+    )
+
+
+def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings among the options, such as ``s3.endpoint``. They may hold credentials: never print them."""
+    return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
+
+
+def _folded(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _checked(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
+    """Return the options under their own spelling, all of them known and usable in this mode."""
+    texts: dict[str, str] = {}
+    for given, value in options.items():
+        folded = given.lower()
+        if folded.startswith(SETTING_PREFIXES):
+            continue
+        option = _BY_FOLDED_NAME.get(folded)
+        if option is None:
+            _reject_unknown(given, mode)
+        if mode not in option.modes:
+            raise InvalidOptionError(
+                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}",
+            )
+        texts[option.name] = value
+    return texts
+
+
+def _reject_unknown(given: str, mode: Mode) -> NoReturn:
+    ours = _FOREIGN.get(given.lower())
+    if ours is not None:
+        raise InvalidOptionError(f"option {given} is another connector's; use {ours}")
+    known = [option.name for option in OPTIONS if mode in option.modes]
+    near = values.nearest(given, known) or values.nearest(given, [option.name for option in OPTIONS])
+    if given.lower() == "replacewhere":
+        raise InvalidOptionError(
+            "option replaceWhere: one write cannot replace the rows of a condition; delete them and append the new "
+            "ones (with a primary key: upsert the rows, or MERGE INTO), or replace all rows with mode overwrite"
+        )
+    hint = f"did you mean {near}?" if near else f"known in {mode} are {', '.join(known)}"
+    raise InvalidOptionError(f"unknown option {given[:100]!r}; {hint}")
+
+
+def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
+    start, end = options.starting_timestamp_ms, options.ending_timestamp_ms
+    if start is not None and end is not None and start > end:
+        raise InvalidOptionError(
+            f"startingTimestamp {texts['startingTimestamp']} is after endingTimestamp {texts['endingTimestamp']}; "
+            "the range is half-open, [startingTimestamp, endingTimestamp)",
+        )
+    as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
+    bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
+    others = [name for name in bounds if name in texts]
+    if len(as_of) > 1 or (as_of and others):
+        raise InvalidOptionError(
+            f"options {' and '.join([*as_of, *others][:2])} cannot be used together: 'as of' reads one state; keep one",
+        )
+
+
+def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tuple[str, ...]) -> OffsetSpec:
+    text = texts.get(name)
+    if text is None:
+        return default
+    word = text.strip().lower()
+    for spec in (FULL, EARLIEST, LATEST):
+        if spec.kind == word and word in words:
+            return spec
+    expected = f'{", ".join(words)}, or JSON such as {{"0": 120, "1": {LATEST_OFFSET}}}'
+    if word in ("full", "earliest", "latest"):
+        values.reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
+    offset_min = EARLIEST_OFFSET if name == "startingOffsets" else LATEST_OFFSET
+    try:
+        found = json.loads(text, object_pairs_hook=_unique_pairs)
+    except ValueError:
+        values.reject(name, text, expected)
+    if not isinstance(found, dict) or not found:
+        values.reject(name, text, expected)
+    offsets: dict[int, int] = {}
+    for bucket, offset in found.items():
+        if type(offset) is not int or not offset_min <= offset < 2**63:
+            values.reject(name, text, f"{expected}, with whole offsets of at least {offset_min}")
+        offsets[values.parse_int(f"a bucket in {name}", bucket, minimum=0, maximum=BUCKET_MAX)] = offset
+    return OffsetSpec("offsets", offsets)
+
+
+def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a bucket is there twice")
+    return found
+
+
+def _timestamp(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
+    text = texts.get(name)
+    return None if text is None else values.parse_timestamp_ms(name, text, round_up=round_up)
+
+
+def _int(texts: Mapping[str, str], name: str, *, minimum: int) -> int | None:
+    text = texts.get(name)
+    return None if text is None else values.parse_int(name, text, minimum=minimum)
+
+
+def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = texts.get(name)
+    return default if text is None else values.parse_bool(name, text)
+
+
+def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Return the one of ``words`` that is given, the first by default; without regard to case."""
+    text = texts.get(name, words[0])
+    found = [word for word in words if word.lower() == text.strip().lower()]
+    return found[0] if found else values.reject(name, text, " or ".join(words))
+
+
+def _identity(texts: Mapping[str, str], name: str) -> str | None:
+    text = texts.get(name)
+    if text is not None and not (1 <= len(text) <= 256 and text.isprintable() and text.strip() == text):
+        values.reject(name, text, "1 to 256 printable characters without blanks around them")
+    return text

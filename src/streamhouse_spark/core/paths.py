@@ -1,0 +1,185 @@
+"""The layout of a warehouse. Every key is built and parsed here and nowhere else.
+
+::
+
+    streamhouse.json                                 format version and id of the warehouse, and where it was written
+    relocation.json                                  the ids that a copy gets; only while it is relocated
+    <database>/database.json                         the database exists
+    <database>/database-00000002.json                it was dropped, or made again, or its comment changed
+    <database>/<table>/names/00000001.json           this name now means table <uuid>, or nothing
+    tables/<uuid>/commits/00000000000000000042.json  the table's commit log, put-if-absent, never rewritten
+    tables/<uuid>/checkpoints/00000000000000000500   the table's state at a commit
+    tables/<uuid>/checkpoints/hint                   number of a recent checkpoint; only a hint
+    tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
+    tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it
+    tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
+    tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
+    lake/<database>/<table>/                         default place of the lake table
+
+Keys are relative to the warehouse; names follow a strict grammar, so that no name can leave its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from streamhouse_spark.core.model import TableName, TablePath
+from streamhouse_spark.errors import InvalidNameError, shown
+
+WAREHOUSE_KEY = "streamhouse.json"
+RELOCATION_KEY = "relocation.json"
+TABLES_PREFIX = "tables/"
+LAKE_PREFIX = "lake/"
+DEFAULT_DATABASE = "default"
+RESERVED_DATABASES = frozenset({"tables", "lake", "streamhouse"})
+NAME_CHARS_MAX = 128
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_UUID = re.compile(r"[0-9a-f]{32}\Z")
+_NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
+
+
+def parse_database(text: object) -> str:
+    """Return the database name in lower case. Raises `InvalidNameError`."""
+    name = _checked_name(text, "database")
+    if name in RESERVED_DATABASES:
+        raise InvalidNameError(f"database name {text!r} is reserved for the warehouse's own folders; choose another")
+    return name
+
+
+def parse_table_name(text: object) -> TableName:
+    """Parse ``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
+    if not isinstance(text, str) or not text:
+        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
+    base, dollar, suffix = text.partition("$")
+    parts = base.split(".")
+    if len(parts) > 2:
+        raise InvalidNameError(
+            f"table name {_shown(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'",
+        )
+    database = parse_database(parts[0]) if len(parts) == 2 else DEFAULT_DATABASE
+    path = TablePath(database, _checked_name(parts[-1], "table"))
+    if dollar and not suffix:
+        raise InvalidNameError(f"table name {_shown(text)} ends with '$': add a suffix, for example {path}$lake")
+    return TableName(path, suffix.lower() if dollar else None)
+
+
+def _checked_name(text: object, what: str) -> str:
+    # Some letters beyond ASCII have a lower case within it.
+    name = text.lower() if isinstance(text, str) and text.isascii() else ""
+    if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
+        raise InvalidNameError(
+            f"{what} name {_shown(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
+            "not beginning with a digit; choose such a name",
+        )
+    return name
+
+
+def _shown(text: object) -> str:
+    if not isinstance(text, str):
+        return shown(text)
+    quoted = repr(text)
+    return quoted if len(quoted) <= 80 else f"{quoted[:60]}… ({len(text)} characters)"
+
+
+def database_key(database: str, number: int = 1) -> str:
+    return f"{database}/database.json" if number == 1 else f"{database}/database-{number:08d}.json"
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a folder of a database can be a table's."""
+    return _NAME.match(name) is not None
+
+
+def names_prefix(path: TablePath) -> str:
+    return f"{path.database}/{path.table}/names/"
+
+
+def name_key(path: TablePath, number: int) -> str:
+    return f"{names_prefix(path)}{number:08d}.json"
+
+
+def table_prefix(table_uuid: str) -> str:
+    if not _UUID.match(table_uuid):
+        raise InvalidNameError(f"table uuid {_shown(table_uuid)}: expected 32 hexadecimal digits")
+    return f"{TABLES_PREFIX}{table_uuid}/"
+
+
+def commits_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}commits/"
+
+
+def commit_key(table_uuid: str, number: int) -> str:
+    return f"{commits_prefix(table_uuid)}{number:020d}.json"
+
+
+def checkpoints_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}checkpoints/"
+
+
+def checkpoint_key(table_uuid: str, number: int) -> str:
+    return f"{checkpoints_prefix(table_uuid)}{number:020d}"
+
+
+def checkpoint_hint_key(table_uuid: str) -> str:
+    return f"{checkpoints_prefix(table_uuid)}hint"
+
+
+def floors_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}floors/"
+
+
+def floor_key(table_uuid: str, number: int) -> str:
+    return f"{floors_prefix(table_uuid)}{number:020d}"
+
+
+def segments_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}segments/"
+
+
+def segment_key(table_uuid: str, segment_uuid: str) -> str:
+    return f"{segments_prefix(table_uuid)}{segment_uuid}.arrow"
+
+
+def manifests_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}manifests/"
+
+
+def manifest_key(table_uuid: str, manifest_uuid: str) -> str:
+    return f"{manifests_prefix(table_uuid)}{manifest_uuid}.json"
+
+
+def parse_number(key: str) -> int | None:
+    """Return the number that a commit, checkpoint or floor key ends with; None for any other key."""
+    match = _NUMBER.fullmatch(key.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def parse_numbers(keys: Iterable[str]) -> list[int]:
+    """Return the numbers of those keys that have one, ascending."""
+    return sorted(number for number in map(parse_number, keys) if number is not None)
+
+
+def tiering_claim_key(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}tiering-claim.json"
+
+
+def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:
+    """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short uuid if that is
+    taken.
+
+    Paimon's catalogs of files look for databases in folders that end with ``.db``.
+    """
+    name = f"{path.table}-{table_uuid[:8]}" if taken else path.table
+    return _lake_key(path, name, lake_format)
+
+
+def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake_format: str) -> str:
+    """Return the location of the lake table that replaces ``number`` former ones of the same table."""
+    return _lake_key(path, f"{path.table}-{table_uuid[:8]}-{number}", lake_format)
+
+
+def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
+    database = f"{path.database}.db" if lake_format == "paimon" else path.database
+    return f"{LAKE_PREFIX}{database}/{name}"

@@ -1,0 +1,177 @@
+"""ALTER TABLE: possible changes are made in one record, all others are refused with a remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import DEFAULT_DATABASE
+from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
+from streamhouse_spark.datasource.catalog.ddl.databases import require_database
+from streamhouse_spark.datasource.catalog.description import STATUS_PREFIX
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.ddl import parse_struct_json
+from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.warehouse.connection import Connection
+
+_COPY = "create a new table with the column as you want it, and insert the rows of this one"
+_REFUSED: Final = {
+    "add_constraint": "a table checks NOT NULL and its primary key, which CREATE TABLE says, and no other constraint; "
+    "leave it out, and check rows in the query that writes them",
+    "drop_constraint": "a table has no constraint but its primary key, which it keeps; create a new table without it, "
+    "and insert the rows of this one",
+    "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
+}
+_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments, defaults and properties changed"
+_NEW_DEFAULT: Final = (
+    "DEFAULT of a new column would be the value of the rows that are there too, which other engines that read the lake "
+    "cannot be told; leave it out, and give the column its default for new rows by ALTER COLUMN … SET DEFAULT"
+)
+_NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
+_DROP_NOT_NULL: Final = f"readers rely on its having no null; {_COPY}"
+_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+
+
+@dataclass
+class _Changes:
+    """The statement's changes, in the form of `Table.alter`."""
+
+    fields: list[dict[str, Any]] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    widened: dict[str, pa.DataType | str] = field(default_factory=dict)
+    comments: dict[str, str | None] = field(default_factory=dict)
+    defaults: dict[str, SqlText | None] = field(default_factory=dict)
+    set_properties: dict[str, str] = field(default_factory=dict)
+    unset_properties: list[str] = field(default_factory=list)
+
+
+def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make all changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
+    path = path_of(args, "alter")
+    table = connection.table(str(path))
+    _refuse_replacing(path, args["changes"], table.state.schema)
+    changes = _Changes()
+    for change in args["changes"]:
+        _collect(path, change, changes, args.get("time_zone"))
+    added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
+    table.alter(
+        add_columns=added,
+        comments=changes.comments,
+        set_properties=changes.set_properties,
+        unset_properties=changes.unset_properties,
+        rename_columns=changes.renamed,
+        drop_columns=changes.dropped,
+        widen_columns=changes.widened,
+        defaults=changes.defaults,
+    )
+    return {}
+
+
+def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], schema: TableSchema) -> None:
+    """Refuse REPLACE COLUMNS, which arrives as dropping each column and adding others: the rows would lose all
+    values.
+    """
+    dropped = {_column(path, change["path"]) for change in changes if change["change"] == "delete_column"}
+    if dropped >= set(schema.names) and any(change["change"] == "add_column" for change in changes):
+        raise InvalidOptionError(
+            f"ALTER TABLE {path}: REPLACE COLUMNS would drop every column and add new ones, null in all rows; say what "
+            "changes by ADD COLUMNS, DROP COLUMN, RENAME COLUMN and ALTER COLUMN"
+        )
+
+
+def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None) -> None:
+    match change["change"]:
+        case "set_property":
+            _require_own(path, change["name"])
+            changes.set_properties[change["name"]] = change["value"]
+            changes.unset_properties = [name for name in changes.unset_properties if name != change["name"]]
+        case "remove_property":
+            _require_own(path, change["name"])
+            changes.set_properties.pop(change["name"], None)
+            changes.unset_properties.append(change["name"])
+        case "add_column":
+            changes.fields.append(_new_field(path, change))
+        case "rename_column":
+            changes.renamed[_column(path, change["path"])] = change["name"]
+        case "delete_column":
+            changes.dropped.append(_column(path, change["path"]))
+        case "update_type":
+            changes.widened[_column(path, change["path"])] = _type(change["type"])
+        case "update_comment":
+            changes.comments[_column(path, change["path"])] = change.get("comment")
+        case "update_default":
+            sql = change.get("default")
+            changes.defaults[_column(path, change["path"])] = None if sql is None else SqlText(sql, time_zone)
+        case "update_nullability":
+            _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
+        case kind:
+            _refuse(path, change, _REFUSED.get(kind, _POSSIBLE))
+
+
+def _require_own(path: TablePath, name: str) -> None:
+    if name in _OF_SPARK or name.startswith((STATUS_PREFIX, "option.")):
+        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is shown of a table and cannot be changed; leave it out")
+
+
+def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
+    name = _column(path, change["path"])
+    position = change.get("position")
+    if position is not None:
+        where = "FIRST" if position == "first" else f"AFTER {position['after']}"
+        _refuse(
+            path, change, f"a new column stands behind all others; leave {where} out, and order columns in the query"
+        )
+    if change.get("default") is not None:
+        _refuse(path, change, _NEW_DEFAULT)
+    comment = change.get("comment")
+    return {
+        "name": name,
+        "type": json.loads(change["type"]),
+        "nullable": bool(change.get("nullable", True)),
+        "metadata": {} if comment is None else {"comment": comment},
+    }
+
+
+def _type(spark_json: str) -> pa.DataType | str:
+    """Return the type; for a text with a length the type's name."""
+    name = json.loads(spark_json)
+    if isinstance(name, str) and TextSize.parse(name) is not None:
+        return name
+    fields = [{"name": "column", "type": json.loads(spark_json), "nullable": True, "metadata": {}}]
+    (column,) = parse_struct_json({"type": "struct", "fields": fields})
+    return column.type
+
+
+def _column(path: TablePath, parts: Sequence[str]) -> str:
+    if len(parts) != 1:
+        raise InvalidOptionError(
+            f"ALTER TABLE {path}: {'.'.join(parts)} lies inside the column {parts[0]}, whose type cannot change; add a "
+            "column instead"
+        )
+    return parts[0]
+
+
+def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
+    what = str(change["change"]).replace("_", " ")
+    subject = ".".join(change.get("path") or ()) or change.get("text", "")
+    raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {subject}' if subject else ''} is not possible: {why}")
+
+
+def rename_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename a table: ALTER TABLE … RENAME TO, also into another database."""
+    path = path_of(args, "rename")
+    target = table_path(args["to_database"], args["to_table"], "rename to")
+    warehouse = connection.warehouse()
+    require_database(warehouse, target.database)
+    if target.database == DEFAULT_DATABASE:
+        warehouse.create_database(DEFAULT_DATABASE)
+    warehouse.rename_table(str(path), str(target))
+    return {}

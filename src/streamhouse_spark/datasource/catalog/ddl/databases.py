@@ -1,0 +1,90 @@
+"""Databases of the catalog: the calls behind SHOW, CREATE, DESCRIBE and DROP DATABASE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError, WarehouseNotFoundError
+from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+_OF_SPARK = ("owner",)
+"""Properties that Spark adds to every CREATE DATABASE."""
+
+
+def databases(connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """List databases: SHOW DATABASES. ``default`` is always there: a table without a database goes into it."""
+    return {"databases": sorted({*connection.warehouse().databases(), DEFAULT_DATABASE})}
+
+
+def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return whether the database exists, and its description. An impossible name is one that does not exist."""
+    try:
+        name = parse_database(args["database"])
+    except InvalidNameError:
+        return {"exists": False, "properties": {}}
+    warehouse = connection.warehouse()
+    comment = warehouse.database_comment(name) if _is_stored(warehouse, name) else None
+    exists = database_exists(warehouse, name)
+    return {"exists": exists, "properties": {"comment": comment} if comment is not None else {}}
+
+
+def create_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Create a database: CREATE DATABASE. Makes the warehouse in an empty location as well."""
+    given = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
+    comment = given.pop("comment", None)
+    _refuse_properties(args["database"], given)
+    connection.warehouse().create_database(args["database"], if_not_exists=False, comment=comment)
+    return {}
+
+
+def _refuse_properties(name: str, given: Mapping[str, str]) -> None:
+    if "location" in given:
+        raise InvalidOptionError(
+            f"database {name}: LOCATION {given['location']!r}: all databases lie in the warehouse of the catalog; "
+            "leave it out, or configure another catalog with its own warehouse"
+        )
+    if given:
+        raise InvalidOptionError(
+            f"database {name}: a database has a comment and no other properties, found {', '.join(sorted(given))}; "
+            "leave them out, or set them on its tables"
+        )
+
+
+def drop_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop a database: DROP DATABASE. With CASCADE its tables go first."""
+    dropped = connection.warehouse().drop_database(args["database"], cascade=bool(args.get("cascade")), if_exists=True)
+    return {"dropped": dropped}
+
+
+def database_exists(warehouse: Warehouse, name: str) -> bool:
+    return name == DEFAULT_DATABASE or _is_stored(warehouse, name)
+
+
+def _is_stored(warehouse: Warehouse, name: str) -> bool:
+    try:
+        return warehouse.database_exists(name)
+    except WarehouseNotFoundError:  # CREATE DATABASE will make it
+        return False
+
+
+def require_database(warehouse: Warehouse, name: str) -> None:
+    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL creates none in passing."""
+    if not database_exists(warehouse, name):
+        raise TableNotFoundError(
+            f"database {name} does not exist in {warehouse.url}; CREATE DATABASE it first",
+            condition="DATABASE_NOT_FOUND",
+        )
+
+
+def alter_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Set the comment of a database: COMMENT ON DATABASE, and ALTER DATABASE SET DBPROPERTIES."""
+    changed: dict[str, str | None] = {}
+    for change in args["changes"]:
+        changed[change["name"]] = change["value"] if change["change"] == "set_property" else None
+    _refuse_properties(args["database"], {name: value or "" for name, value in changed.items() if name != "comment"})
+    if "comment" in changed:
+        connection.warehouse().comment_database(args["database"], changed["comment"])
+    return {}

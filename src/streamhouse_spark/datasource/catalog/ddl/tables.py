@@ -1,0 +1,161 @@
+"""Tables of the catalog: the calls behind SHOW, CREATE, DESCRIBE, DROP TABLE, SHOW and DROP PARTITION."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.config.properties import parse_properties
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
+from streamhouse_spark.datasource.catalog.ddl.databases import require_database
+from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, partition_rows
+from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX, properties_of
+from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
+from streamhouse_spark.datasource.spark_schema import split_defaults
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
+from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.warehouse.connection import Connection
+
+_OF_SPARK = frozenset({"owner", "is_managed_location"})
+"""Properties that Spark adds to every CREATE TABLE."""
+_REFUSED_METADATA = {
+    "GENERATION_EXPRESSION": "generated columns are not stored; leave it out, and compute the column in the query",
+    "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
+    "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
+}
+
+
+def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """List tables: SHOW TABLES."""
+    warehouse = connection.warehouse()
+    database = parse_database(args["database"])
+    require_database(warehouse, database)
+    if not _is_made(connection, database):
+        return {"tables": []}
+    return {"tables": [parse_table_name(name).path.table for name in warehouse.tables(database)]}
+
+
+def _is_made(connection: Connection, database: str) -> bool:
+    """Whether the warehouse has the database ``default`` yet, which is always there for Spark."""
+    try:
+        return connection.warehouse().database_exists(database)
+    except WarehouseNotFoundError:
+        return False
+
+
+def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Create a table: CREATE TABLE. Everything is checked before anything is written."""
+    path = path_of(args, "create")
+    warehouse = connection.warehouse()
+    properties = table_properties(path, args.get("properties") or {})
+    partitioning = parse_partitioning(args.get("partitioning") or [])
+    _refuse_column_clauses(path, args["schema"])
+    require_database(warehouse, path.database)
+    schema, said = split_defaults(args["schema"])
+    defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
+    columns = TableSchema.of(StructJson(schema))
+    warehouse.create_table(
+        str(path),
+        StructJson(schema),
+        primary_key=args.get("primary_key") or (),
+        partition_by=partitioning.columns,
+        properties=_with_buckets(path, properties, partitioning.properties or {}, columns),
+        defaults={name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()},
+    )
+    return {}
+
+
+def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for impossible
+    ones.
+    """
+    provider = given.get("provider")
+    if provider is not None and provider.lower() != PROVIDER:
+        raise InvalidOptionError(
+            f"table {path}: USING {provider}: this catalog has streamhouse tables only; leave USING out, or say USING "
+            "streamhouse (with saveAsTable, format('streamhouse'))"
+        )
+    if "location" in given or given.get("external", "false").lower() == "true":
+        what = f"LOCATION {given['location']!r}" if "location" in given else "EXTERNAL"
+        raise InvalidOptionError(
+            f"table {path}: {what}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
+            "another catalog with its own warehouse"
+        )
+    if given.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
+        raise InvalidOptionError(f"table {path}: DEFAULT COLLATION: {_REFUSED_METADATA['__COLLATIONS']}")
+    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
+    if options:
+        raise InvalidOptionError(
+            f"table {path}: OPTIONS ({', '.join(options)}): a table has properties; write them as TBLPROPERTIES"
+        )
+    passed_by = {"provider", "external", "collation", *_OF_SPARK}
+    return {
+        name: value for name, value in given.items() if name not in passed_by and not name.startswith(STATUS_PREFIX)
+    }
+
+
+def _with_buckets(
+    path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
+) -> dict[str, str]:
+    """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
+    if not buckets:
+        return dict(properties)
+    said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
+    if said != meant:
+        raise InvalidOptionError(
+            f"table {path}: PARTITIONED BY says bucket({meant[0]}, {', '.join(meant[1])}), the properties bucket.num "
+            f"and bucket.key say bucket({said[0]}, {', '.join(said[1])}); give one of them"
+        )
+    return {**properties, **buckets}
+
+
+def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
+    properties = parse_properties(
+        {name: texts[name] for name in ("bucket.num", "bucket.key", "table.datalake.format") if name in texts}, columns
+    )
+    return properties.bucket_num, properties.bucket_key
+
+
+def _refuse_column_clauses(path: TablePath, schema: str) -> None:
+    for field in json.loads(schema)["fields"]:
+        for key, why in _REFUSED_METADATA.items():
+            if key in (field.get("metadata") or {}):
+                raise SchemaMismatchError(f"table {path}: column '{field['name']}': {why}")
+
+
+def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
+    return {"properties": properties_of(connection.table(str(path_of(args, "describe"))))}
+
+
+def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop a table: DROP TABLE, with or without PURGE. Its files go after the grace in either case."""
+    path = path_of(args, "drop")
+    return {"dropped": connection.warehouse().drop_table(str(path), if_exists=True)}
+
+
+def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Remove all rows of the loaded table. Raises `TableNotFoundError` if it was dropped since."""
+    table = connection.table_by_uuid(str(path_of(args, "truncate")), args["uuid"])
+    table.truncate()
+    return {}
+
+
+def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer SHOW PARTITIONS: the distinct values of the partition columns in lake and log, filtered to ``names =
+    values``.
+    """
+    table = connection.table(str(path_of(args, "show partitions of")))
+    wanted = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
+    return {"partitions": partition_rows(table, wanted)}
+
+
+def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION; see `streamhouse_spark.table.partitions`."""
+    table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
+    drop_rows(table, args["partitions"])
+    return {}

@@ -1,0 +1,54 @@
+"""The properties of a table in Spark: the table's own, and status facts under ``status.``.
+
+Status facts are shown by DESCRIBE EXTENDED and SHOW TBLPROPERTIES, and never set; a CREATE TABLE that repeats them, as
+SHOW CREATE TABLE prints it, leaves them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.table.table import Table
+
+PROVIDER = "streamhouse"
+STATUS_PREFIX = "status."
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """Return all shown properties of the state as last read; asks storage for nothing."""
+    state = table.state
+    shown = {
+        **state.properties,
+        "provider": PROVIDER,
+        "location": f"{table.storage.url}/tables/{table.uuid}",
+        "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
+        **_log_status(state),
+    }
+    return {**shown, **_lake_status(table, state)} if table.has_lake else shown
+
+
+def _log_status(state: TableState) -> dict[str, str]:
+    return {
+        "status.uuid": state.table_uuid,
+        "status.commit": str(state.version),
+        "status.buckets": str(state.num_buckets),
+        "status.log.start-offsets": _offsets({bucket: log.start for bucket, log in state.buckets.items()}),
+        "status.log.end-offsets": _offsets(state.ends),
+    }
+
+
+def _lake_status(table: Table, state: TableState) -> dict[str, str]:
+    return {
+        "status.lake.format": table.properties.datalake_format,
+        "status.lake.location": f"{table.storage.url}/{state.lake_location}",
+        "status.lake.snapshot": str(state.lake.snapshot_id) if state.lake else "none",
+        "status.lake.offsets": _offsets({bucket: state.lake_offset(bucket) for bucket in state.buckets}),
+        "status.lake.lag-rows": str(sum(bucket_lags(state).values())),
+    }
+
+
+def _offsets(offsets: Mapping[int, int]) -> str:
+    return json.dumps({str(bucket): offset for bucket, offset in sorted(offsets.items())})

@@ -1,0 +1,94 @@
+"""Arguments of procedures: their parameters, their defaults, and the checks of their values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.ddl import DdlColumn, parse_type
+
+_IS_OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "timestamp": lambda value: isinstance(value, int) and not isinstance(value, bool),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter; ``default`` is an SQL literal, None for one that has to be given."""
+
+    name: str
+    type: str
+    comment: str
+    default: str | None = None
+
+    @property
+    def default_value(self) -> Any:
+        return None if self.default in (None, "NULL") else json.loads(self.default or "")
+
+    @property
+    def is_nullable(self) -> bool:
+        return self.default == "NULL"
+
+    def to_json(self) -> dict[str, Any]:
+        struct = compat.spark_schema_of(pa.schema([(self.name, parse_type(self.type))]))
+        shown = struct.fields[0].dataType.json()
+        return {"name": self.name, "type": shown, "default": self.default, "comment": self.comment}
+
+
+def bound(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
+    type.
+    """
+    by_folded_name = {name.casefold(): value for name, value in given.items()}
+    names = [parameter.name for parameter in parameters]
+    for name in given:
+        if name.casefold() not in names:
+            near = nearest(name, names)
+            hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
+            raise InvalidOptionError(f"procedure {procedure} has no parameter {name[:100]!r}; {hint}")
+    return {parameter.name: _value(procedure, parameter, by_folded_name) for parameter in parameters}
+
+
+def _value(procedure: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
+    if parameter.name not in given:
+        if parameter.default is None:
+            raise InvalidOptionError(f"procedure {procedure} needs {parameter.name}: {parameter.comment}")
+        return parameter.default_value
+    value = given[parameter.name]
+    if value is None and parameter.is_nullable:
+        return None
+    if value is None or not _IS_OF_TYPE[parameter.type](value):
+        shown = "null" if value is None else repr(value)[:100]
+        raise InvalidOptionError(f"{parameter.name} of procedure {procedure} is {shown}, expected {parameter.type}")
+    return value
+
+
+def table_name_of(text: str) -> str:
+    """Return a checked name. Raises `InvalidNameError`, also for one with a suffix."""
+    return str(parse_table_name(text).require_table("call a procedure on"))
+
+
+def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
+    """Return the age of ``older_than``. Raises `InvalidOptionError` for a time that is yet to come."""
+    if older_than_us is None:
+        return default_ms
+    grace_ms = now_ms - older_than_us // 1000
+    if grace_ms < 0:
+        raise InvalidOptionError(f"older_than lies {-grace_ms} ms in the future; give a time that has passed")
+    return grace_ms
+
+
+def struct_json(columns: Sequence[DdlColumn]) -> str:
+    """Return the ``StructType`` of columns as its JSON text."""
+    return str(compat.spark_schema_of(pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])).json())

@@ -1,0 +1,74 @@
+"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from streamhouse_spark.core.text_values import parse_names
+from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.connection import Connection
+
+Rows: TypeAlias = Sequence[Sequence[Any]]
+
+
+def tier(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Tier tables without Spark's executors: a procedure has no session to run a job with."""
+    table = connection.table(table_name_of(given["table"]))
+    table.open_lake()  # says so where there is none
+    report = tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows)]
+
+
+def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    report = table.retier(allow_loss=given["allow_loss"], dry_run=given["dry_run"])
+    lost, returned = report.lost_rows, report.returned_rows
+    return [(report.table, report.lake_location, report.rows, lost, returned, report.dry_run)]
+
+
+def compact(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    report = table.lake.compact(dry_run=given["dry_run"])
+    added = report.files_added
+    return [(table.name, report.files_removed, added, report.rows, report.healed_rows, given["dry_run"])]
+
+
+def expire_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    older_than_us = given["older_than"]
+    report = table.lake.expire_snapshots(
+        retain_last=given["retain_last"],
+        older_than_ms=None if older_than_us is None else older_than_us // 1000,
+        dry_run=given["dry_run"],
+    )
+    return [(table.name, len(report.snapshots), len(report.files), given["dry_run"])]
+
+
+def remove_orphan_files(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    grace_ms = grace_ms_of(given["older_than"], GRACE_MS, table.storage.now_ms())
+    report = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=given["dry_run"])
+    rows = [(key, "condemned") for key in report.condemned] + [(key, "deleted") for key in report.deleted]
+    if table.has_lake:
+        deleted = table.lake.remove_orphan_files(grace_ms=grace_ms, dry_run=given["dry_run"])
+        rows += [(key, "deleted") for key in deleted]
+    return [(key, action, given["dry_run"]) for key, action in rows]
+
+
+def rewrite_manifests(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    report = table.lake.rewrite_manifests(dry_run=given["dry_run"])
+    return [(table.name, report.removed, report.added, given["dry_run"])]
+
+
+def adopt(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    name, lake = table_name_of(given["table"]), given["lake"]
+    key = parse_names(given["primary_key"] or "")
+    properties = {} if given["format"] is None else {"table.datalake.format": given["format"]}
+    warehouse = connection.warehouse()
+    report = warehouse.adopt_table(name, lake, primary_key=key, properties=properties, dry_run=given["dry_run"])
+    return [(report.table, report.location, report.snapshot_id, report.rows, report.files, given["dry_run"])]

@@ -1,0 +1,54 @@
+"""``CALL streamhouse.system.drop_partition``: as ALTER TABLE … DROP PARTITION, by some of the partition columns as
+well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
+from streamhouse_spark.table.partitions import drop_partitions
+from streamhouse_spark.warehouse.connection import Connection
+
+
+def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    """Drop partitions and return one row of counts. Raises as `Table.drop_partition`; `InvalidOptionError` for a text
+    that is no partition.
+    """
+    table = connection.table(table_name_of(given["table"]))
+    state = table.refresh()
+    texts = _texts(given["partition"])
+    match = PartitionMatch.of_texts(texts, state.schema, state.partition_by, table.name)
+    report = drop_partitions(table, PartitionMatches((match,)), dry_run=given["dry_run"])
+    return [(table.name, report.rows, report.files, report.snapshot_id, given["dry_run"])]
+
+
+def _texts(text: str) -> dict[str, str]:
+    """Return the values of a JSON object as people write them."""
+    try:  # numbers stay as they are written: a float would be another decimal
+        found = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
+        raise InvalidOptionError(
+            f"partition of procedure drop_partition is {text[:100]!r}, expected a JSON object of columns and values, "
+            'such as {"day": "2026-01-31", "country": null}'
+        )
+    return {name: _text(value) for name, value in found.items()}
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NULL_NAME
+    return value if isinstance(value, str) else json.dumps(value)

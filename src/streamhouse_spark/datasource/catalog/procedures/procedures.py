@@ -1,0 +1,244 @@
+"""``CALL streamhouse.system.…``: operations in one process beside the driver, without a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
+from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.datasource.catalog.procedures.partitions import drop_partition
+from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
+from streamhouse_spark.datasource.catalog.procedures.undrop import undrop_table
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.schema import ddl
+from streamhouse_spark.table.health import table_health
+from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+
+_TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
+_DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """One procedure: its description for SHOW PROCEDURES, and the function of its bound arguments."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    result: str
+    """The columns of its rows, as Spark DDL."""
+    run: Callable[[Connection, Mapping[str, Any]], Rows]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": [parameter.to_json() for parameter in self.parameters],
+            "result": struct_json(ddl.parse_columns(self.result)),
+        }
+
+
+def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer SHOW PROCEDURES, with all that is needed to bind a CALL."""
+    return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
+
+
+def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an impossible value."""
+    name = str(args["name"])
+    procedure = PROCEDURES.get(name.lower())
+    if procedure is None:
+        near = nearest(name, PROCEDURES)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
+        raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
+    arguments = bound(procedure.name, procedure.parameters, args.get("arguments") or {})
+    rows = procedure.run(connection, arguments)
+    return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
+
+
+def _drop_consumer(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    consumer_id = given["consumer_id"]
+    known = table.refresh().consumers
+    if consumer_id not in known:
+        near = nearest(consumer_id, known)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+        raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
+    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(known[consumer_id].offsets.items())})
+    if not given["dry_run"]:
+        table.move_consumer(consumer_id, None)
+    return [(table.name, consumer_id, offsets, given["dry_run"])]
+
+
+def _table_status(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    if given["table"] is not None:
+        return [_status(connection.table(table_name_of(given["table"])))]
+    return [_status_or_error(connection, name) for name in connection.warehouse().tables()]
+
+
+def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
+    """Return a table's row of status; for a damaged table, the error. One table must not hide the others."""
+    try:
+        return _status(connection.table(name))
+    except StreamhouseError as error:
+        return (name, *([None] * (len(ddl.parse_columns(_STATUS)) - 2)), str(error))
+
+
+def _status(table: Table) -> Sequence[Any]:
+    state, properties = table.state, table.properties
+    health = table_health(state, properties, table.storage.now_ms())
+    lag = sum(bucket_lags(state).values()) if properties.datalake_enabled else None
+    return (
+        table.name,
+        state.num_rows,
+        state.num_buckets,
+        state.version,
+        sum(segment.size_bytes for segment in state.live_segments()),
+        properties.datalake_format if properties.datalake_enabled else None,
+        state.lake.snapshot_id if state.lake else None,
+        lag,
+        health.untiered_ms if properties.datalake_enabled else None,
+        health.undeleted_ms,
+        ", ".join(sorted(state.consumers)),
+        None,
+    )
+
+
+_STATUS: Final = (
+    "table string not null, rows bigint, buckets int, commit bigint, log_bytes bigint, lake_format string, "
+    "lake_snapshot bigint, lag_rows bigint, lag_ms bigint, maintenance_overdue_ms bigint, consumers string, "
+    "problem string"
+)
+_OLDER_THAN: Final = "timestamp"
+
+PROCEDURES: Final[Mapping[str, Procedure]] = {
+    procedure.name: procedure
+    for procedure in (
+        Procedure(
+            "tier",
+            "Move all rows written before the call into the lake; without Spark's executors, as a CALL has no session",
+            (_TABLE,),
+            "table string not null, rows bigint not null, files bigint not null, snapshots bigint not null, "
+            "conflicts bigint not null, healed_rows bigint not null",
+            lake_procedures.tier,
+        ),
+        Procedure(
+            "retier",
+            "Build a table's lake anew from its log, in a fresh place; the next round of tiering moves all rows",
+            (
+                _TABLE,
+                Parameter("allow_loss", "boolean", "Give up rows that only the former lake may have", "false"),
+                _DRY_RUN,
+            ),
+            "table string not null, lake_location string not null, rows bigint not null, lost_rows bigint not null, "
+            "returned_rows bigint not null, dry_run boolean not null",
+            lake_procedures.retier,
+        ),
+        Procedure(
+            "compact",
+            "Join small neighbouring files of a table's lake, and remove deleted rows; without Spark's executors",
+            (_TABLE, _DRY_RUN),
+            "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
+            "healed_rows bigint not null, dry_run boolean not null",
+            lake_procedures.compact,
+        ),
+        Procedure(
+            "expire_snapshots",
+            "Expire old snapshots of a table's lake, and delete the files that only they need",
+            (
+                _TABLE,
+                Parameter("older_than", _OLDER_THAN, "Keep newer snapshots; a day ago where it is null", "NULL"),
+                Parameter("retain_last", "int", "How many of the newest are kept in any case", str(SNAPSHOTS_KEPT)),
+                _DRY_RUN,
+            ),
+            "table string not null, snapshots bigint not null, files bigint not null, dry_run boolean not null",
+            lake_procedures.expire_snapshots,
+        ),
+        Procedure(
+            "remove_orphan_files",
+            "Delete files that nothing needs any more; those of the hot log are condemned first, deleted a day later",
+            (
+                _TABLE,
+                Parameter("older_than", _OLDER_THAN, "Leave newer files alone; a day ago where it is null", "NULL"),
+                _DRY_RUN,
+            ),
+            "file string not null, action string not null, dry_run boolean not null",
+            lake_procedures.remove_orphan_files,
+        ),
+        Procedure(
+            "rewrite_manifests",
+            "Join the manifests of a table's lake to few large ones",
+            (_TABLE, _DRY_RUN),
+            "table string not null, manifests_removed bigint not null, manifests_added bigint not null, "
+            "dry_run boolean not null",
+            lake_procedures.rewrite_manifests,
+        ),
+        Procedure(
+            "adopt",
+            "Make a table of an Iceberg or Paimon table that is there, whose rows are not written again",
+            (
+                Parameter("table", "string", "Name of the new table, <database>.<table>"),
+                Parameter("lake", "string", "The table in the lake's catalog; the same name if null", "NULL"),
+                Parameter("primary_key", "string", "Columns that tell rows apart, with commas between them", "NULL"),
+                _DRY_RUN,
+                Parameter("format", "string", "iceberg or paimon; if null, as the table is that lies there", "NULL"),
+            ),
+            "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
+            "files bigint not null, dry_run boolean not null",
+            lake_procedures.adopt,
+        ),
+        Procedure(
+            "drop_consumer",
+            "Forget a named consumer, so that the log is no longer kept for it",
+            (_TABLE, Parameter("consumer_id", "string", "The option consumerId of its stream"), _DRY_RUN),
+            "table string not null, consumer_id string not null, offsets string not null, dry_run boolean not null",
+            _drop_consumer,
+        ),
+        Procedure(
+            "drop_partition",
+            "Remove the rows of all partitions with these values, in one step",
+            (
+                _TABLE,
+                Parameter("partition", "string", "Values of some or all partition columns, as a JSON object"),
+                _DRY_RUN,
+            ),
+            "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
+            "dry_run boolean not null",
+            drop_partition,
+        ),
+        Procedure(
+            "undrop_table",
+            "Bring a dropped table back, with its rows and its lake, while its files are there",
+            (
+                Parameter("table", "string", "Name that it had when it was dropped, <database>.<table>"),
+                Parameter("uuid", "string", "Which of several; the one dropped last where it is null", "NULL"),
+                Parameter("to", "string", "The name to give it; the one that it had where it is null", "NULL"),
+            ),
+            "table string not null, uuid string not null, rows bigint not null",
+            undrop_table,
+        ),
+        Procedure(
+            "relocate",
+            "Make a warehouse that was moved whole where it lies, or give a copy ids of its own",
+            (Parameter("copy", "boolean", "It is a copy, whose original goes on", "false"), _DRY_RUN),
+            "table string not null, uuid string not null, former_uuid string not null, lake string, "
+            "moved_from string, files_written bigint not null, dry_run boolean not null",
+            relocate,
+        ),
+        Procedure(
+            "table_status",
+            "How a table stands, or all tables: rows, lake, lag, and what waits for maintenance",
+            (Parameter("table", "string", "Name of the table; all tables where it is null", "NULL"),),
+            _STATUS,
+            _table_status,
+        ),
+    )
+}

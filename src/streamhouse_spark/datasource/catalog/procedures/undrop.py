@@ -1,0 +1,17 @@
+"""``CALL streamhouse.system.undrop_table``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.warehouse.connection import Connection
+
+
+def undrop_table(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Bring a table back and return one row of it. Raises as `Warehouse.undrop_table`."""
+    to = None if given["to"] is None else table_name_of(given["to"])
+    table = connection.warehouse().undrop_table(table_name_of(given["table"]), uuid=given["uuid"], to=to)
+    return [(table.name, table.uuid, table.state.num_rows)]

@@ -1,0 +1,201 @@
+"""COUNT, MIN and MAX from metadata alone, if that is exact."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.datasource.catalog.cells import json_values
+from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
+from streamhouse_spark.datasource.catalog.scan.pruning import stored_value
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import family_of
+from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pinned
+from streamhouse_spark.datasource.catalog.scan.sources import Question, Sources, sources_of
+from streamhouse_spark.datasource.read.pieces import LogPiece
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly
+from streamhouse_spark.schema.table_schema import Column
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+
+READ_BYTES_MAX = 4 << 20
+"""Bytes of the log that are read if a segment has no statistics: rows of small appends have none."""
+_EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
+"""Families whose bounds in lake files are values: texts are cut, and NaN is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The count and the bounds of one column in some rows. Without values, ``low`` and ``high`` are None."""
+
+    value_count: int
+    low: Any = None
+    high: Any = None
+
+
+_EXACT = decimal.Context(prec=38)
+"""An exact context for decimals: Python's own rounds to 28 digits."""
+
+
+def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer an aggregate: ``row`` holds one value a function, or is null if one of them is not known exactly without a
+    scan.
+    """
+    pin = ReadPin.from_text(args["pin"])
+    options = parse_scan_options(pin, args.get("options") or {})
+    table, state = pinned(connection, pin)
+    named = [function["column"] for function in args["aggregates"] if function["column"] is not None]
+    columns = [state.schema.find(str(name)) for name in dict.fromkeys(named)]
+    known = [column for column in columns if column is not None]
+    if len(known) < len(columns) or any(family_of(column.type) is None for column in known):
+        return {"row": None}
+    read = tuple(column.name for column in known) or state.schema.names[:1]
+    found = sources_of(Question(table, state, pin, options, read, ALWAYS_TRUE, statistics_of=read))
+    if not _is_countable(found):
+        return {"row": None}
+    summaries = _summaries(table, found, known)
+    cells = [_cell(found, function, known, summaries) for function in args["aggregates"]]
+    return {"row": None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]}
+
+
+def _is_countable(found: Sources) -> bool:
+    """Whether each part has an exact number of rows."""
+    files = found.lake.files if found.lake is not None else ()
+    log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
+    return found.are_exact and log_only and all(file.has_rows_as_stored for file in files)
+
+
+def _num_rows(found: Sources) -> int:
+    files = found.lake.files if found.lake is not None else ()
+    return sum(file.num_rows for file in files) + sum(split.num_rows for split in _splits(found))
+
+
+def _splits(found: Sources) -> list[LogSplit]:
+    return [piece.split for piece in found.pieces if isinstance(piece, LogPiece)]
+
+
+def _cell(
+    found: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
+) -> tuple[Any] | None:
+    """Return the function's value, in a tuple; None if it is not known."""
+    if function["function"] == "count_star":
+        return (_num_rows(found),)
+    position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
+    summary = summaries[position]
+    if summary is None:
+        return None
+    match function["function"]:
+        case "count":
+            return (summary.value_count,)
+        case "min" | "max" as name:
+            if not summary.value_count:
+                return (None,)
+            value = summary.low if name == "min" else summary.high
+            return None if value is None else (_internal(value, columns[position].type),)
+    return None
+
+
+def _internal(value: Any, data_type: pa.DataType) -> Any:
+    """Return the value in Spark's internal form, as JSON."""
+    if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
+        return value
+    if pa.types.is_decimal(data_type):
+        value = decimal.Decimal(value).quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=_EXACT)
+    return json_values(pa.array([value], data_type))[0]
+
+
+# -- summaries --------------------------------------------------------------------------------------------------------
+
+
+def _summaries(table: Table, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
+    parts: list[list[Summary | None]] = [[] for _ in columns]
+    unknown: list[LogSplit] = []
+    for file in found.lake.files if found.lake is not None else ():
+        for column, summary in zip(columns, parts, strict=True):
+            summary.append(_of_file(file, column))
+    for split in _splits(found):
+        for segment in split.segments:
+            of_columns = [_of_segment(split, segment, column) for column in columns]
+            if None in of_columns:
+                unknown.append(_alone(split, segment))
+                continue
+            for summary, known in zip(parts, of_columns, strict=True):
+                summary.append(known)
+    if sum(split.size_bytes for split in unknown) > READ_BYTES_MAX:
+        return [None] * len(columns)
+    for split in unknown:
+        for summary, counted in zip(parts, _counted(table, found, split, columns), strict=True):
+            summary.append(counted)
+    return [_joined(summary) for summary in parts]
+
+
+def _joined(parts: Sequence[Summary | None]) -> Summary | None:
+    """Join the summaries of parts. Returns None if a count is unknown; bounds are None if one of them is."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    with_values = [part for part in known if part.value_count]
+    count = sum(part.value_count for part in with_values)
+    if not with_values or any(part.low is None or part.high is None for part in with_values):
+        return Summary(count)
+    return Summary(count, min(part.low for part in with_values), max(part.high for part in with_values))
+
+
+def _of_file(file: ScanFile, column: Column) -> Summary | None:
+    if column.name in file.partition:
+        value = file.partition[column.name]
+        is_exact = value is not None and exactly(value).low == value  # a float partition may be NaN
+        return Summary(0) if value is None else Summary(file.num_rows, *((value, value) if is_exact else (None, None)))
+    stats = file.statistics.get(column.name)
+    if stats is None or stats.null_count is None or stats.value_count != file.num_rows:
+        return None
+    value_count = file.num_rows - stats.null_count
+    is_exact = family_of(column.type) in _EXACT_IN_LAKE
+    return Summary(value_count, stats.low, stats.high) if is_exact else Summary(value_count)
+
+
+def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | None:
+    written = next((c for c in split.schemas[segment.schema_id].columns if c.id == column.id), None)
+    inside = segment.offsets.intersect(split.offsets)
+    if written is None:
+        return Summary(0)
+    if inside != segment.offsets or not segment.stats or written.name not in segment.stats:
+        return None
+    low, high, nulls = segment.stats[written.name]
+    if low is None:
+        return Summary(0)
+    bounds = stored_value(low, column.type), stored_value(high, column.type)
+    return Summary(segment.num_rows - nulls, *bounds)
+
+
+def _alone(split: LogSplit, segment: Segment) -> LogSplit:
+    schemas = {segment.schema_id: split.schemas[segment.schema_id]}
+    return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas)
+
+
+def _counted(table: Table, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
+    """Summarise the columns by reading the rows of a split."""
+    batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
+    rows = pa.Table.from_batches(batches)
+    for column in columns:
+        values = rows[column.name].drop_null()
+        family = family_of(column.type)
+        if not len(values) or family == "binary" or (family == "float" and pc.any(pc.is_nan(values)).as_py()):
+            yield Summary(len(values))
+            continue
+        bounds = pc.min_max(values)
+        yield Summary(len(values), _ordinal(bounds["min"]), _ordinal(bounds["max"]))
+
+
+def _ordinal(value: pa.Scalar) -> Any:
+    """Return dates as days and timestamps as microseconds, as in statistics."""
+    found = value.as_py()
+    return value.value if isinstance(found, dt.date) else found

@@ -1,0 +1,110 @@
+"""The options of a query on a catalog table: those of the data source, without those that the catalog sets itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamhouse_spark.config.spark_options import (
+    FULL,
+    LATEST,
+    ReadOptions,
+    StreamReadOptions,
+    StreamWriteOptions,
+    WriteOptions,
+    parse_read_options,
+    parse_stream_read_options,
+    parse_stream_write_options,
+    parse_write_options,
+)
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table.views import CHANGELOG, LAKE
+from streamhouse_spark.warehouse.connection import Connection
+
+
+def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
+    given = arguments["options"]
+    match arguments["mode"]:
+        case "readStream":
+            parse_catalog_stream_options(arguments["name"], given)
+        case "writeStream":
+            _refuse_merging(arguments["name"], parse_stream_write_options(given))
+        case "write":
+            options = parse_write_options(given)
+            _refuse_merging(arguments["name"], options)
+            if options.partial_update:
+                raise InvalidOptionError(
+                    f"option partialUpdate of a write into {arguments['name']}: Spark gives the columns that the rows "
+                    "lack the value NULL before they come here, so they would be overwritten; use MERGE INTO … WHEN "
+                    "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
+                )
+        case mode:
+            raise ValueError(f"unknown mode {mode!r}")
+    return {}
+
+
+def _refuse_merging(name: str, options: WriteOptions | StreamWriteOptions) -> None:
+    if options.merge_schema:
+        raise InvalidOptionError(
+            f"option mergeSchema of a write into {name}: in a catalog Spark compares the columns itself, before it "
+            "asks the table; ALTER TABLE first, or use df.write.format('streamhouse') with the option"
+        )
+
+
+def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
+    """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
+    meaning for the name.
+    """
+    options = parse_read_options(given)
+    _refuse_columns(pin.name, pin.table, options)
+    as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+    if as_of and pin.is_chosen:
+        raise InvalidOptionError(
+            f"{pin.name}: VERSION or TIMESTAMP AS OF and an option 'asOf…' cannot be used together; keep one"
+        )
+    if as_of and pin.suffix == CHANGELOG:
+        raise InvalidOptionError(f"{pin.name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
+    if as_of and pin.suffix not in (None, LAKE):
+        raise InvalidOptionError(f"{pin.name} has no 'as of'; it belongs to {pin.table} and {pin.table}$lake")
+    if is_range(options) and pin.suffix not in (None, CHANGELOG):
+        raise InvalidOptionError(
+            f"{pin.name}: offsets, start and end times belong to {pin.table} and {pin.table}$changelog; leave them out "
+            "here"
+        )
+    if is_range(options) and pin.as_of_ms is not None:
+        raise InvalidOptionError(f"{pin.name}: TIMESTAMP AS OF reads one state, and offsets a range; keep one")
+    return options
+
+
+def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamReadOptions:
+    """Parse the options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others:
+    Spark does not tell a stream which ones its query selects, and takes them by their positions.
+
+    Raises `InvalidOptionError` as `parse_scan_options` does.
+    """
+    options = parse_stream_read_options(given)
+    path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
+    _refuse_columns(name, str(path), options)
+    return replace(options, include_metadata=suffix is None)
+
+
+def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
+    """Refuse options that change columns: in a catalog a name has its columns."""
+    if options.read_change_feed:
+        raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
+    if options.include_metadata:
+        raise InvalidOptionError(
+            f"option includeMetadata of {name}: in a catalog, {table} has the hidden columns _bucket, "
+            "_log_offset and _commit_timestamp; select them by name"
+        )
+
+
+def is_range(options: ReadOptions) -> bool:
+    """Whether the query asks for a part of the log."""
+    return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
+        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
+    )

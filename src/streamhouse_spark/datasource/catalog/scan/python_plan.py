@@ -1,0 +1,61 @@
+"""The work of a catalog read's tasks, as text: the groups of pieces, and their common facts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.datasource.read.pieces import Piece, ReadPlan, piece_from_json
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS
+
+_METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class HotPlan:
+    """The groups that Python reads, a Spark partition each."""
+
+    name: str
+    columns: tuple[str, ...]
+    """The columns that Spark wants, in its order; none if it only counts rows."""
+    schema: dict[str, Any]
+    """Spark's schema of these columns, as JSON."""
+    metadata: tuple[str, ...]
+    """Metadata columns that are read before the table's."""
+    fail_on_data_loss: bool
+    common: ReadPlan
+    """The plan without pieces."""
+    groups: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def metadata_fields(self) -> Sequence[pa.Field]:
+        return tuple(_METADATA[name] for name in self.metadata)
+
+    def to_text(self) -> str:
+        value = {
+            "name": self.name,
+            "columns": self.columns,
+            "schema": self.schema,
+            "metadata": self.metadata,
+            "fail_on_data_loss": self.fail_on_data_loss,
+            "common": self.common.to_json(),
+            "groups": [[piece.to_json() for piece in group] for group in self.groups],
+        }
+        return json.dumps(value, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> HotPlan:
+        value = json.loads(text)
+        return cls(
+            value["name"],
+            tuple(value["columns"]),
+            value["schema"],
+            tuple(value["metadata"]),
+            value["fail_on_data_loss"],
+            ReadPlan.from_json(value["common"]),
+            tuple(tuple(piece_from_json(piece) for piece in group) for group in value["groups"]),
+        )

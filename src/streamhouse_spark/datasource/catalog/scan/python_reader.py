@@ -1,0 +1,85 @@
+"""Rows of the hot log, and of lake files that Spark cannot read itself, as Arrow streams in one binary column.
+
+Spark's Python sources hand rows over one by one. As bytes they pass through untouched, and the JVM side makes column
+vectors of them: each row that Spark sees here is one Arrow IPC stream with one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.read.pieces import TablePartition
+from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.spark_schema import SparkShape
+from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.warehouse.connection import Connection
+
+BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
+"""The column of these reads in Spark's eyes."""
+STREAM_BYTES_MAX = 32 << 20
+
+
+class HotReader(DataSourceReader):
+    """Reads the groups of a plan that `plan` made; ``text`` is its answer in ``read``."""
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._connection = connection
+        self._plan: HotPlan | None = HotPlan.from_text(text)
+        self._columns = self._plan.columns
+        self._schema = self._plan.schema
+        self._name = self._plan.name
+        self._metadata = self._plan.metadata_fields
+        self._fail_on_data_loss = self._plan.fail_on_data_loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the reader without the groups: each task has its own in its partition."""
+        return {**self.__dict__, "_plan": None}
+
+    def partitions(self) -> list[InputPartition]:
+        assert self._plan is not None
+        spare_modules()
+        return partitions_of(self._plan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePartition)
+        spare_modules()
+        rows = read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._fail_on_data_loss)
+        schema = StructType.fromJson(self._schema)
+        out = compat.arrow_schema_of(BATCH_COLUMN)
+        if not self._columns:
+            for batch in rows:
+                yield _as_row(batch.select([]), out)
+            return
+        for batch in SparkShape(schema, self._columns, self._name).batches(rows):
+            for part in _limited(batch):
+                yield _as_row(part, out)
+
+
+def partitions_of(plan: HotPlan) -> list[InputPartition]:
+    return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
+
+
+def _limited(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut the batch in halves until each fits into a stream of the size that the JVM side takes."""
+    if batch.nbytes <= STREAM_BYTES_MAX or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _limited(batch.slice(0, middle))
+    yield from _limited(batch.slice(middle))
+
+
+def _as_row(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    offsets = pa.py_buffer(b"\0\0\0\0" + len(data).to_bytes(4, "little"))
+    return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])], schema=schema)

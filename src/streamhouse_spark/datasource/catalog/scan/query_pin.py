@@ -1,0 +1,152 @@
+"""The state that one query reads: chosen when Spark loads a table's name, and carried as text to every scan of the
+query.
+
+A pin names a commit of the table, or a lake snapshot, so that all scans of a query see one state, whatever is committed
+meanwhile and whichever process plans them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.pin import pin_as_of
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
+from streamhouse_spark.warehouse.connection import Connection
+
+_STATES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPin:
+    table: str
+    """The table's name, without suffix."""
+    uuid: str
+    suffix: str | None
+    commit: int
+    """Number of the record of the log's state, whose schema is read."""
+    is_chosen: bool = False
+    """Whether the user chose the state, with VERSION or TIMESTAMP AS OF: no other may replace it."""
+    as_of_ms: int | None = None
+    lake_snapshot: int | None = None
+    """With suffix ``lake``: the snapshot; None if there was none yet."""
+    is_rewritten: bool = False
+    """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
+    attempt: str | None = None
+    """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
+
+    @property
+    def name(self) -> str:
+        return self.table if self.suffix is None else f"{self.table}${self.suffix}"
+
+    @property
+    def version(self) -> str:
+        """A text that changes whenever the read rows may have changed."""
+        return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> ReadPin:
+        return cls(**json.loads(text))
+
+
+def pin_of(table: Table, suffix: str | None, version: str | None, timestamp_us: int | None) -> ReadPin:
+    """Return the pin for a name loaded now, of the table's state as last read.
+
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
+    `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
+    """
+    name = table.name if suffix is None else f"{table.name}${suffix}"
+    as_of_ms = None if timestamp_us is None else timestamp_us // 1000
+    chosen = version is not None or as_of_ms is not None
+    state = table.state
+    if suffix == LAKE:
+        open_view(table, suffix)
+        snapshot = _lake_snapshot(table.open_lake(), version, as_of_ms)
+        pin = ReadPin(
+            table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
+        )
+    elif suffix is not None:
+        if chosen:
+            instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
+            raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
+        pin = ReadPin(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
+    else:
+        if version is not None:
+            state = state_at(table.log, table.storage, _commit_number(table.name, version))
+        if as_of_ms is not None:
+            pin_as_of(state, as_of_ms)
+        pin = ReadPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
+    _STATES.keep(state)
+    return pin
+
+
+def _commit_number(name: str, version: str) -> int:
+    try:
+        return int(version)
+    except ValueError:
+        raise InvalidOptionError(
+            f"{name} VERSION AS OF {version!r}: expected a commit number of {name}$commits; snapshot ids, tags and "
+            f"branches belong to {name}$lake"
+        ) from None
+
+
+def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -> int | None:
+    if as_of_ms is not None:
+        return lake.snapshot_as_of(as_of_ms).id
+    if version is None:
+        newest = lake.newest()
+        return None if newest is None else newest.id
+    text = version.strip()
+    return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
+
+
+def pinned(connection: Connection, pin: ReadPin) -> tuple[Table, TableState]:
+    """Return the table and its state at the pinned commit.
+
+    Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
+    restored from a backup since.
+    """
+    table = connection.table_by_uuid(pin.table, pin.uuid)
+    if pin.attempt is not None:
+        table.log.require_history([HistoryMark(pin.commit, pin.attempt)], f"a query of {pin.name} began")
+    state = _STATES.get(pin)
+    if state is None:
+        state = state_at(table.log, table.storage, pin.commit)
+        _STATES.keep(state)
+    if table.log.state.dropped:
+        raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
+    return table, state
+
+
+class _States:
+    """The last states that this process planned with. They are immutable."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
+        self._lock = new_lock()
+
+    def keep(self, state: TableState) -> None:
+        if state.attempt is None:
+            return  # another history has the same number, and nothing would tell
+        with self._lock:
+            self._states[state.table_uuid, state.version, state.attempt] = state
+            while len(self._states) > _STATES_MAX:
+                self._states.popitem(last=False)
+
+    def get(self, pin: ReadPin) -> TableState | None:
+        with self._lock:
+            return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
+
+
+_STATES = _States()

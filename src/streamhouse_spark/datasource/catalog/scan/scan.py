@@ -1,0 +1,183 @@
+"""Loading a table's name and planning its reads, for Spark's catalog.
+
+Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process.
+Groups that `plan` calls native are read by Spark's own Parquet reader, all others by `hot_reader`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.scan.groups import (
+    Groups,
+    can_be_keyed,
+    groups_to_json,
+    pack,
+    pack_by_bucket,
+    within_limit,
+)
+from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
+from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pin_of, pinned
+from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
+from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
+from streamhouse_spark.datasource.catalog.transforms import partitioning_of
+from streamhouse_spark.datasource.read.pieces import ReadPlan
+from streamhouse_spark.datasource.read.planning import row_bytes
+from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
+from streamhouse_spark.warehouse.connection import Connection
+
+METADATA_COLUMNS = tuple(field.with_nullable(True) for field in METADATA_FIELDS)
+"""The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their log
+position."""
+_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog"}
+
+
+def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
+    name = parse_table_name(f"{args['database']}.{args['table']}")
+    table = connection.table(str(name.path))
+    pin = pin_of(table, name.suffix, args.get("version"), args.get("timestamp_us"))
+    table, state = pinned(connection, pin)
+    kind = _KINDS.get(pin.suffix, "view")
+    num_rows, size_bytes = _estimate(state)
+    key = _known_bucket_key(state) if kind in ("table", "lake") else ()
+    shown = kind in ("table", "lake")
+    return {
+        "kind": kind,
+        "name": pin.name,
+        "uuid": pin.uuid,
+        "version": pin.version,
+        "schema": offered_schema(_columns(table, state, pin), state.schema, defaults=kind == "table").json(),
+        "partitioning": partitioning_of(state) if shown else [],
+        "properties": properties_of(table),
+        "takes_updates": kind == "table" and _takes_updates(state),
+        "streams_rows": not state.primary_key,
+        "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
+        "partition_columns": list(state.partition_by) if shown else [],
+        "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
+        "rows": num_rows,
+        "bytes": size_bytes,
+        "pin": pin.to_text(),
+    }
+
+
+def _known_bucket_key(state: TableState) -> tuple[str, ...]:
+    """Return the bucket key if Spark can compute the buckets itself: Java has Iceberg's function only."""
+    properties = state.parsed
+    return properties.bucket_key if properties.datalake_format == "iceberg" else ()
+
+
+def _columns(table: Table, state: TableState, pin: ReadPin) -> pa.Schema:
+    """Return the columns that a query sees without asking for hidden ones."""
+    if pin.suffix is None or pin.suffix == LAKE:
+        return state.schema.arrow
+    if pin.suffix == CHANGELOG:
+        return with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    return canonical_schema(open_view(table, pin.suffix).schema)
+
+
+def _takes_updates(state: TableState) -> bool:
+    """Whether a stream of rows that change can be written: only if a row replaces the one before it."""
+    if not state.primary_key:
+        return False
+    properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
+    return properties.merge_engine in ("last_row", "versioned")
+
+
+def _metadata_columns() -> list[dict[str, Any]]:
+    struct = compat.spark_schema_of(pa.schema(METADATA_COLUMNS))
+    return [{"name": f.name, "type": f.dataType.json(), "nullable": f.nullable} for f in struct.fields]
+
+
+def _estimate(state: TableState) -> tuple[int, int]:
+    """Estimate rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
+    pin = pin_newest(state)
+    rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
+    for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
+        rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset - state.first_offset(bucket)
+    num_rows = sum(rows_by_bucket.values())
+    size_bytes = sum(rows * row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
+    return num_rows, max(size_bytes, 1 if num_rows else 0)
+
+
+def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the work of one scan.
+
+    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` if the
+    scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
+    loaded.
+    """
+    pin = ReadPin.from_text(args["pin"])
+    options = parse_scan_options(pin, args.get("options") or {})
+    table, state = pinned(connection, pin)
+    if pin.is_rewritten and not args.get("reads_once"):
+        # Spark loads the other tables of a statement anew when it runs: later than the table that it writes. If nothing
+        # happened until now, that is the same state.
+        ReadBase.of(state).require(table.refresh())
+    hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
+    available = with_fields(hidden, _columns(table, state, pin))
+    columns = tuple(available.field(str(name)).name for name in args["columns"])
+    filters = args.get("filters") or []
+    read = _read_columns(state.schema, columns)
+    node = parse_filters(filters, column_types(state.schema))
+    found = sources_of(Question(table, state, pin, options, read, node))
+    metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
+    cores = max(1, args.get("parallelism") or 1)
+    units = units_of(
+        found,
+        read,
+        native_schemes=() if metadata else tuple(args.get("native_schemes") or ()),
+        parallelism=cores,
+    )
+    groups = _groups(state, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
+    schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
+    hot = HotPlan(
+        pin.name,
+        columns,
+        json.loads(schema.json()),
+        metadata,
+        options.fail_on_data_loss,
+        ReadPlan(
+            table.name,
+            table.uuid,
+            state.schema.select(read),
+            (),
+            found.lake.projection if found.lake else None,
+            found.keyed,
+        ),
+        tuple(tuple(unit.piece for unit in group) for group in groups.hot),
+    )
+    return {**groups_to_json(groups), "read": hot.to_text()}
+
+
+def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the table's columns among those asked for; if there is none, the one that is read to count rows."""
+    return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
+
+
+def _groups(state: TableState, pin: ReadPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
+    if limit is not None:
+        return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
+    num_buckets = state.num_buckets
+    has_key = len(_known_bucket_key(state)) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
+    if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
+        return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
+    return pack(units.native, units.hot, units.target_bytes)

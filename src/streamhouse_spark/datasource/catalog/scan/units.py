@@ -1,0 +1,204 @@
+"""The smallest parts that a scan is cut into, and the share of a table's bytes in the asked columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+
+from streamhouse_spark.datasource.catalog.scan.sources import Sources, bucket_of
+from streamhouse_spark.datasource.read.pieces import (
+    BinlogPiece,
+    KeyedPiece,
+    LakePiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    StartPiece,
+    ViewPiece,
+    cut_pieces,
+    partition_bytes,
+)
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_TEXT_BYTES = 24
+_NESTED_BYTES = 64
+_KEYED_ROW_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class NativeUnit:
+    """A byte range of a Parquet file, for Spark's own reader, which reads the row groups whose middle lies in it."""
+
+    path: str
+    """A URI, percent-encoded."""
+    start: int
+    length: int
+    file_bytes: int
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    """Estimated bytes of the asked columns."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "start": self.start, "length": self.length, "size": self.file_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class HotUnit:
+    """A piece of work for Python."""
+
+    piece: Piece
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    is_exact: bool
+    """Whether it has exactly so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """All units of a scan."""
+
+    native: list[NativeUnit]
+    hot: list[HotUnit]
+    target_bytes: int
+    """Wanted size of a group."""
+
+
+def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequence[str], parallelism: int) -> Units:
+    """Cut the sources into parts that groups can be made of. Without ``native_schemes`` Python reads all of them."""
+    files = sources.lake.files if sources.lake is not None else ()
+    paths = [_native_path(file, sources, columns, native_schemes) for file in files]
+    of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
+    pieces: list[tuple[Piece, int | None, float]] = [
+        (LakePiece(split, file.bucket), file.bucket, of_lake)
+        for file, path in zip(files, paths, strict=True)
+        if path is None
+        for split in file.splits()
+    ]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in sources.pieces)
+    target_bytes = partition_bytes(
+        [*(_Weight(file.size_bytes * of_lake) for file in files), *(_Weight(p.size_bytes * f) for p, _, f in pieces)],
+        parallelism,
+    )
+    native = [
+        unit
+        for file, path in zip(files, paths, strict=True)
+        if path is not None
+        for unit in native_units(file, path, of_lake, target_bytes)
+    ]
+    hot = [
+        _hot_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        for piece, bucket, fraction in pieces
+        for part in cut_pieces([piece], int(target_bytes / fraction))
+    ]
+    return Units(native, hot, target_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    weight_bytes: float
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.weight_bytes)
+
+
+def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schemes: Sequence[str]) -> str | None:
+    """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
+    assert sources.lake is not None
+    if not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
+        return None
+    return native_path(file.location, schemes)
+
+
+def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> HotUnit:
+    size_bytes = max(1, int(piece.size_bytes * fraction))
+    match piece:
+        case LogPiece(split) | StartPiece(split) | BinlogPiece(split):
+            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
+        case LakePiece(split, _):
+            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
+        case OffsetsPiece(_, offsets):
+            return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
+        case KeyedPiece(_, lake):
+            num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
+            return HotUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
+        case ViewPiece():
+            return HotUnit(piece, bucket, 1, size_bytes, is_exact=False)
+
+
+def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) -> Iterator[NativeUnit]:
+    """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
+    cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
+    for start, end in itertools.pairwise(cuts):
+        size_bytes = max(1, int((end - start) * fraction))
+        num_rows = _rows_before(file, end) - _rows_before(file, start)
+        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes)
+
+
+def _rows_before(file: ScanFile, position: int) -> int:
+    """Estimate the rows before a position; the rows of a file's parts are in sum the file's."""
+    return file.num_rows * position // max(1, file.size_bytes)
+
+
+def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
+    if file.size_bytes <= target_bytes * 3 // 2:
+        return []
+    if not file.row_group_starts:
+        return list(range(target_bytes, file.size_bytes - target_bytes // 2, target_bytes))
+    cuts: list[int] = []
+    begin = 0
+    for start in sorted(file.row_group_starts)[1:]:
+        if start - begin >= target_bytes:
+            cuts.append(start)
+            begin = start
+    return cuts
+
+
+def native_path(location: str, schemes: Sequence[str]) -> str | None:
+    """Return the location as a URI that Spark's own reader takes; None for another scheme."""
+    parts = urlsplit(location.replace("?", "%3F").replace("#", "%23")) if "://" in location else None
+    if parts is None:
+        path = location.removeprefix("file:") if location.startswith("file:/") else location
+        return f"file://{quote(path)}" if path.startswith("/") and "file" in schemes else None
+    if parts.scheme == "file":
+        path = location.removeprefix("file://")
+        return f"file://{quote(path)}" if path.startswith("/") and "file" in schemes else None
+    if parts.scheme not in schemes:
+        return None
+    rest = location.removeprefix(f"{parts.scheme}://")
+    return f"{parts.scheme}://{quote(rest)}"
+
+
+def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
+    """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
+    asked = sum(_width_bytes(schema.column(name).type) for name in columns)
+    return max(asked / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
+
+
+def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
+    """Estimate the same share, by the sizes of columns in the files' metadata."""
+    asked = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
+    known = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
+    return max(asked / known, 0.001) if known else log_fraction(schema, columns)
+
+
+def narrowest(schema: TableSchema) -> str:
+    """Return the column that is read if only rows are counted."""
+    return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
+
+
+def _width_bytes(data_type: pa.DataType) -> int:
+    if pa.types.is_nested(data_type):
+        return _NESTED_BYTES
+    try:
+        return max(1, int(data_type.bit_width) // 8)
+    except ValueError:
+        return _TEXT_BYTES

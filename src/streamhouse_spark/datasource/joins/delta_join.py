@@ -1,0 +1,186 @@
+"""`streamhouse_spark.delta_join` on Spark: the change feeds of both tables as one query into the target.
+
+The tasks read keys of changes and stage the changes that `keyed_delta` derives; the sink commits a micro-batch in one
+record. It has to be one query: two could write older rows over newer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from pyspark.sql import DataFrame, SparkSession
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.slicing import compacted
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.lookup.delta_join import KIND_COLUMN, DeltaPlan, Join, Lookups, SideName
+from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.lookup_join import PREFIX_ROWS_MAX, ROWS_MAX
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+APP_ID: Final = "delta_join"
+"""The identity of all delta joins: a table takes the batches of one query under it, and refuses another query's."""
+
+MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The tables of a join: name and uuid."""
+
+    left: tuple[str, str]
+    right: tuple[str, str]
+    target: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    names: Names
+    delta: DeltaPlan
+
+
+def planned(
+    connection: Connection,
+    left: str,
+    right: str,
+    on: object,
+    into: str,
+    columns: Sequence[str] | None,
+    how: str,
+    prefix: str,
+) -> Planned:
+    """Plan the query and refuse everything that can be refused. See `streamhouse_spark.delta_join`."""
+    sides = [connection.table(str(parse_table_name(name).require_table("join"))) for name in (left, right)]
+    join = Join.of(sides[0].state, sides[1].state, on, how, prefix)
+    path = parse_table_name(into).require_table("write to")
+    try:
+        target = connection.table(str(path))
+    except TableNotFoundError as error:
+        raise TableNotFoundError(
+            f"{error} To make it for this join: CREATE TABLE streamhouse.{path} ({join.ddl(columns)})"
+        ) from None
+    names = Names(*((table.name, table.uuid) for table in (*sides, target)))
+    return Planned(names, DeltaPlan.of(join, target.state, columns))
+
+
+def start(
+    spark: SparkSession,
+    connection: Connection,
+    plan: Planned,
+    checkpoint: str,
+    trigger: Mapping[str, Any] | None,
+    max_offsets: int | None,
+) -> StreamingQuery:
+    left = _changes(spark, connection, plan, "left", checkpoint, max_offsets)
+    right = _changes(spark, connection, plan, "right", checkpoint, max_offsets)
+    writer = (
+        left.union(right)
+        .writeStream.format("streamhouse")
+        .options(**_options(connection))
+        .option("rowKindColumn", KIND_COLUMN)
+        .option("txnAppId", APP_ID)
+        .option("checkpointLocation", checkpoint)
+    )
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    return writer.start(plan.names.target[0])
+
+
+def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
+    """Return the name under which a delta join records its position in the log of a side.
+
+    It has the checkpoint in it, so that a second query into the same table, which is going to be refused, does not move
+    the position of the first.
+    """
+    query = xxhash.xxh3_64_hexdigest(checkpoint.rstrip("/").encode())
+    return f"delta_join.{side}.{target_uuid}.{query}"
+
+
+def _changes(
+    spark: SparkSession,
+    connection: Connection,
+    plan: Planned,
+    side: SideName,
+    checkpoint: str,
+    max_offsets: int | None,
+) -> DataFrame:
+    """Return the target's changes for the changes of one side."""
+    name, uuid = plan.names.left if side == "left" else plan.names.right
+    key = plan.delta.left_key if side == "left" else plan.delta.right_key
+    schema = connection.table_by_uuid(name, uuid).schema
+    fields = pa.schema([BUCKET, LOG_OFFSET, *(schema.field(column) for column in key)])
+    reader = (
+        spark.readStream.schema(compat.spark_schema_of(fields))
+        .format("streamhouse")
+        .options(**_options(connection))
+        .option("readChangeFeed", "true")
+        .option("includeMetadata", "true")
+        .option("consumerId", consumer_id(plan.names.target[1], checkpoint, side))
+    )
+    if max_offsets is not None:
+        reader = reader.option("maxOffsetsPerTrigger", max_offsets)
+    return reader.load(name).mapInArrow(_task(connection, plan, side, key), compat.spark_schema_of(plan.delta.schema))
+
+
+def _options(connection: Connection) -> dict[str, str]:
+    return {**dict(connection.settings), "warehouse": connection.location}
+
+
+def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[str]) -> MapArrow:
+    names, delta = plan.names, plan.delta
+
+    def handle(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = {
+            "left": connection.table_by_uuid(*names.left),
+            "right": connection.table_by_uuid(*names.right),
+            "target": connection.table_by_uuid(*names.target),
+        }
+        types = [tables[side].schema.field(column).type for column in key]
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            find = _lookups(tables, delta, side, _offsets_of(batch))
+            columns = [batch.column(place).cast(t) for place, t in enumerate(types, start=2)]
+            keys = pa.Table.from_arrays(columns, names=list(key))
+            for first in range(0, keys.num_rows, PREFIX_ROWS_MAX):
+                found = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
+                yield from compacted(found).to_batches(max_chunksize=ROWS_MAX)
+
+    return handle
+
+
+def _lookups(
+    tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
+) -> Lookups:
+    """Return lookups that read the logs to their tails, and must find these changes there."""
+    columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
+    found = {
+        name: partial(
+            Lookup(table.keyed).matches,
+            columns=columns[name],
+            max_staleness_ms=0,
+            at_least=offsets if name == side else None,
+        )
+        for name, table in tables.items()
+    }
+    return Lookups(found["left"], found["right"], found["target"])
+
+
+def _offsets_of(batch: pa.RecordBatch) -> dict[int, OffsetRange]:
+    """Return for each bucket the offsets up to the last one of the batch."""
+    buckets, offsets = (batch.column(place).to_numpy() for place in (0, 1))
+    ends = {bucket: int(offsets[buckets == bucket].max()) + 1 for bucket in np.unique(buckets).tolist()}
+    return {bucket: OffsetRange(0, end) for bucket, end in ends.items()}

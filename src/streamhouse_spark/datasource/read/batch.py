@@ -1,0 +1,90 @@
+"""Batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import ReadOptions
+from streamhouse_spark.datasource.read import planning
+from streamhouse_spark.datasource.read.bounds import batch_ranges
+from streamhouse_spark.datasource.read.pieces import ReadPlan, TablePartition, partitions
+from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.target import ReadTarget
+from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.warehouse.connection import Connection
+
+
+class StreamhouseReader(OneLineErrors, DataSourceReader):
+    """Reads one state of a table, decided on the driver when Spark asks for the partitions.
+
+    Filters are not applied: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for one
+    of them would give the other too few rows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: ReadTarget,
+        options: ReadOptions,
+        schema: StructType,
+        begun: TableSchema,
+    ) -> None:
+        """Take a target. ``begun`` is the table's schema that the target was made by."""
+        self._begun = begun
+        self._connection = connection
+        self._target = target
+        self._options = options
+        self._columns = requested_columns(schema, target.schema, target.name)
+        self._shape = SparkShape(schema, self._columns, target.name)
+        asked = set(self._columns)
+        self._metadata = tuple(field for field in target.metadata if field.name in asked)
+        self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
+        them.
+        """
+        plan = self._plan()
+        if self._target.kind != "view":
+            who, advice = f"a read of {self._target.name}", "load it again"
+            require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
+        return partitions(plan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePartition)
+        rows = read_plan(
+            self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        return self._shape.batches(rows)
+
+    def _plan(self) -> ReadPlan:
+        target, options = self._target, self._options
+        table = self._connection.table(target.name)
+        state = table.state
+        match target.kind:
+            case "union":
+                return planning.plan_union(table, self._table_columns, as_of_timestamp_ms=options.as_of_timestamp_ms)
+            case "lake":
+                return planning.plan_lake(
+                    table,
+                    self._table_columns,
+                    as_of_snapshot=options.as_of_lake_snapshot,
+                    as_of_timestamp_ms=options.as_of_timestamp_ms,
+                )
+            case "range":
+                return planning.plan_ranges(
+                    table,
+                    state,
+                    batch_ranges(state, options),
+                    self._table_columns,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+            case "view":
+                return planning.plan_view(table, state, target.suffix or "")

@@ -1,0 +1,323 @@
+"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
+
+Of a table with a primary key the lake has no changes; rows of its snapshots by key come before the log's start, see
+`start_rows`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.read.added_columns import AddedColumns
+from streamhouse_spark.datasource.read.admission import files_within, limited_ends
+from streamhouse_spark.datasource.read.pieces import StartPiece, TablePartition, binlog_partitions, partitions
+from streamhouse_spark.datasource.read.planning import plan_ranges
+from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.start_rows import (
+    begins_with_rows,
+    initial_offset,
+    start_files,
+    start_pieces,
+    truncation_of,
+)
+from streamhouse_spark.datasource.read.stream_history import StreamHistory
+from streamhouse_spark.datasource.read.stream_offset import StreamOffset
+from streamhouse_spark.datasource.read.target import ReadTarget
+from streamhouse_spark.datasource.spark_schema import SparkShape, binlog_as_asked, requested_columns
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import BINLOG
+from streamhouse_spark.warehouse.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_MOVE_MS = 30_000
+"""Shortest time between two records of a named consumer's position: each is one commit record."""
+
+
+class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.SupportsTriggerAvailableNow):
+    """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
+
+    Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
+    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
+    or overwritten with `OffsetsTrimmedError`: results from the old rows are no longer right. With
+    ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
+    `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
+    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) once all rows are
+    processed that were written without columns that it lacks.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: ReadTarget,
+        options: StreamReadOptions,
+        schema: StructType,
+        begun: TableState,
+    ) -> None:
+        """Take a target. ``begun`` is the table's state that the target was made by."""
+        compat.refuse_limits_without_admission_control(
+            maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
+        )
+        self._connection = connection
+        self._table_name = str(parse_table_name(target.name).path)
+        self._options = options
+        self._is_binlog = target.suffix == BINLOG
+        available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
+        columns = requested_columns(schema, available, target.name)
+        self._shape = SparkShape(schema, columns, target.name)
+        metadata_names = {f.name for f in target.metadata}
+        self._metadata = tuple(field for field in target.metadata if field.name in columns)
+        self._table_columns = tuple(c for c in columns if c not in metadata_names)
+        if self._is_binlog:
+            row = available.field("after").type
+            self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
+        self._begun, self._begun_uuid = begun.schema, begun.table_uuid
+        self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
+        self._answered: Mapping[int, int] | None = None
+        self._seen: TableSchema | None = None
+        self._initial: StreamOffset | None = None
+        self._ceiling: Mapping[int, int] | None = None
+        self._consumer_moved_ms: int | None = None
+        self._history = StreamHistory(continues=options.continues_in_other_history)
+
+    # -- positions ------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the position at which a new query begins. Spark asks twice: both times it is the same."""
+        if self._initial is None:
+            table, state = self._table()
+            self._initial = self._begin(table, state)
+            self._move_consumer(table, self._initial.offsets)
+        return self._initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+
+        With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
+        """
+        table, state = self._table()
+        truncation = truncation_of(state)
+        newest = self._newest(state)
+        ends = newest if self._added is None else self._added.within(newest)
+        if start is None:
+            self._require_more(table, ends, newest, self._answered)
+            self._answered = ends  # Spark has processed it when it asks again
+            known = self._initial
+            if known is None and begins_with_rows(state, self._options):
+                known = self._begin(table, state)  # the first end is asked for before the beginning
+            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
+            rows = rows and rows.read_to(rows.num_files)
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
+        begin = self._offset(table, start)
+        self._require_same_rows(table, begin.truncation, truncation)
+        max_rows, max_bytes = compat.limit_rows_and_bytes(
+            limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        )
+        initial = begin.initial if begin.is_initial else None
+        rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
+        if rows is not None and (max_rows is not None or max_bytes is not None):
+            files = self._start_files(table, state, begin)[rows.num_read :]
+            read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
+            rows = rows.read_to(read if files else rows.num_files)
+            return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
+        starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in ends}
+        ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
+        if max_rows is not None or max_bytes is not None:
+            ends = limited_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
+        is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
+        if is_same and not self._history.moved(start):
+            self._require_more(table, ends, newest, ends)
+            return start  # the same text: nothing new
+        rows = rows and rows.read_to(rows.num_files)
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the log's end, whatever the limits, for the latest offset in the query's progress."""
+        table, state = self._table()
+        truncation, history = truncation_of(state), state.anchors.rows
+        return StreamOffset(table.uuid, state.ends, truncation=truncation, history=history).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the present end: read up to it, and no further."""
+        self._ceiling = self._table()[1].ends
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record that Spark finished everything below ``end``, as the position of a named consumer."""
+        if self._options.consumer_id is not None:
+            table, _ = self._table()
+            self._move_consumer(table, self._offset(table, end).offsets)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan a batch. Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were
+        truncated.
+
+        Raises `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
+        """
+        table, state = self._table()
+        final = self._offset(table, end)
+        begin = self._offset(table, start).begin_of_batch(final)
+        if self._history.moved(start):
+            begin = replace(begin, offsets={b: min(o, final.offsets.get(b, o)) for b, o in begin.offsets.items()})
+        self._require_same_rows(table, begin.truncation, final.truncation)
+        ranges = {
+            bucket: OffsetRange(begin.offsets.get(bucket, 0), stop)
+            for bucket, stop in final.offsets.items()
+            if stop > begin.offsets.get(bucket, 0)
+        }
+        _require_held(state, ranges)
+        first = self._start_pieces(table, state, begin, final)
+        if self._is_binlog:
+            logs = state.buckets
+            wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
+            strict = self._options.fail_on_data_loss
+            plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
+            started = partitions(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return started + binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+        strict = self._options.fail_on_data_loss
+        plan = plan_ranges(table, state, ranges, self._table_columns, fail_on_data_loss=strict)
+        return partitions(replace(plan, pieces=(*first, *plan.pieces)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePartition)
+        strict = self._options.fail_on_data_loss
+        return self._shape.batches(
+            read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=strict)
+        )
+
+    def stop(self) -> None:
+        """Do nothing: nothing is held open."""
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _table(self) -> tuple[Table, TableState]:
+        """Return the table, read to its tail, and the one state that the call is about: others may refresh the table.
+
+        Its name is resolved each time, so that a table made anew is noticed.
+
+        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
+        with the columns that the query began with.
+        """
+        table = self._connection.table(self._table_name)
+        state = table.state
+        now = state.schema
+        if self._added is not None and table.uuid == self._begun_uuid:
+            self._added.look(state)
+        if now is self._seen or table.uuid != self._begun_uuid:  # of another table the offsets tell
+            return table, state
+        advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+        require_same_columns(self._begun, now, self._table_columns, f"a stream of {table.name}", advice)
+        known = {column.id for column in (self._seen or self._begun).columns}
+        if added := [column.name for column in now.columns if column.id not in known]:
+            text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            if self._added is not None:
+                text = "%s: the columns %s were added; this stream ends before the first rows that have them"
+            logger.warning(text, table.name, ", ".join(added))
+        self._seen = now
+        return table, state
+
+    def _begin(self, table: Table, state: TableState) -> StreamOffset:
+        """Return the position at which a new query begins. Raises `SchemaMismatchError` if a column was added since it
+        was made.
+
+        The query may begin with rows by key, which have values in that column wherever their changes lie.
+        """
+        if self._added is not None and self._added.lacks_columns:
+            raise self._added.error(table.name)
+        return initial_offset(state, self._options)
+
+    def _offset(self, table: Table, data: Mapping[str, Any]) -> StreamOffset:
+        return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
+
+    def _require_same_rows(self, table: Table, begun: int, ended: int) -> None:
+        if begun == ended:
+            return
+        text = f"{table.name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+        if self._options.fail_on_data_loss:
+            raise OffsetsTrimmedError(
+                f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
+                "the truncation with failOnDataLoss=false",
+            )
+        logger.warning("%s: going on with the rows behind", text)
+
+    def _start_pieces(
+        self, table: Table, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> list[StartPiece]:
+        """Return the pieces of rows that the batch begins with: before its changes, so that sinks that keep the order
+        are right.
+        """
+        numbers = begin.files_before(end)
+        if not numbers:
+            return []
+        if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
+            raise OffsetsTrimmedError(
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was "
+                f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
+                "new checkpointLocation"
+            )
+        newest = truncation_of(state)
+        self._require_same_rows(table, begin.truncation, newest)
+        files = self._start_files(table, state, begin) if newest == begin.truncation else []
+        return start_pieces(files[numbers.start : numbers.stop], begin)
+
+    def _start_files(self, table: Table, state: TableState, begin: StreamOffset) -> list[LogSplit]:
+        """Return the files of ``begin.rows``; none if they are deleted and may be."""
+        try:
+            return start_files(table, state, begin)
+        except SnapshotExpiredError as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.warning("%s: skipping them", error)
+            return []
+
+    def _newest(self, state: TableState) -> dict[int, int]:
+        ends = state.ends
+        return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
+
+    def _require_more(
+        self, table: Table, ends: Mapping[int, int], newest: Mapping[int, int], processed: Mapping[int, int] | None
+    ) -> None:
+        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed, and the next ones have other
+        columns.
+        """
+        if self._added is not None and self._added.has_end and ends != newest and processed == ends:
+            raise self._added.error(table.name)
+
+    def _move_consumer(self, table: Table, offsets: Mapping[int, int]) -> None:
+        consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
+        if consumer_id is None:
+            return
+        if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
+            table.move_consumer(consumer_id, offsets)
+            self._consumer_moved_ms = now_ms
+
+
+def _require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+    for bucket, offsets in ranges.items():
+        if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
+            end = state.buckets[bucket].end if bucket in state.buckets else 0
+            raise OffsetsTrimmedError(
+                f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
+                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
+            )

@@ -1,0 +1,107 @@
+"""The meaning of a name together with the options of a read, decided before anything is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions, StreamReadOptions
+from streamhouse_spark.datasource.read.bounds import require_offsets_of_all
+from streamhouse_spark.datasource.spark_schema import canonical_schema
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
+from streamhouse_spark.read.binlog import binlog_schema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
+
+Kind = Literal["union", "range", "lake", "view"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """The source of a read's rows, and the columns that it can have.
+
+    ``union`` is the table as one consistent state, ``range`` offset ranges of its log (below the hot log's start from
+    the lake), ``lake`` a lake snapshot alone, ``view`` a system table or one of the lake's metadata tables.
+    """
+
+    kind: Kind
+    name: str
+    suffix: str | None
+    schema: pa.Schema
+    metadata: tuple[pa.Field, ...] = ()
+    """Columns before the table's columns, with kind ``range``."""
+
+
+def batch_target(table: Table, suffix: str | None, options: ReadOptions) -> ReadTarget:
+    """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
+    options that do not apply to it.
+    """
+    name = table.name if suffix is None else f"{table.name}${suffix}"
+    as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+    bounded = (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
+        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
+    )
+    logged = bounded or options.read_change_feed or options.include_metadata
+    if as_of and options.include_metadata:
+        raise InvalidOptionError(f"{name}: includeMetadata reads the log, and 'as of' a state; use one of them")
+    if suffix is None:
+        if options.as_of_lake_snapshot is not None:
+            return ReadTarget("lake", name, suffix, table.schema)
+        if logged:
+            _require_change_feed(table, name, options.read_change_feed)
+            require_offsets_of_all(table.state, options)
+            return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
+        return ReadTarget("union", name, suffix, table.schema)
+    view = open_view(table, suffix)
+    if suffix == CHANGELOG:
+        if as_of:
+            raise InvalidOptionError(f"{name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
+        return _range(table, name, suffix, changes=True, metadata=options.include_metadata)
+    if logged:
+        raise InvalidOptionError(
+            f"{name}: offsets, start and end times, readChangeFeed and includeMetadata belong to {table.name} and "
+            f"{table.name}$changelog; leave them out here",
+        )
+    if suffix == LAKE:
+        return ReadTarget("lake", name, suffix, table.schema)
+    if as_of:
+        raise InvalidOptionError(f"{name} has no 'as of'; it belongs to {table.name} and {table.name}$lake")
+    return ReadTarget("view", name, suffix, canonical_schema(view.schema))
+
+
+def stream_target(table: Table, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
+    """Return the target of a stream. Raises `InvalidNameError` for a suffix that cannot be streamed."""
+    if suffix is None:
+        _require_change_feed(table, table.name, options.read_change_feed)
+        require_offsets_of_all(table.state, options)
+        return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
+    open_view(table, suffix)
+    if suffix == BINLOG:
+        if options.include_metadata:
+            raise InvalidOptionError(f"{table.name}$binlog has the places of its changes; leave includeMetadata out")
+        return ReadTarget("range", f"{table.name}${suffix}", suffix, binlog_schema(table.schema))
+    if suffix != CHANGELOG:
+        raise InvalidNameError(
+            f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "
+            "spark.read",
+        )
+    return _range(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
+
+
+def _require_change_feed(table: Table, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
+    if table.state.primary_key and not read_change_feed:
+        raise InvalidOptionError(
+            f"{name} has a primary key, so that its log holds changes: streams, offsets, start and end times and "
+            f"includeMetadata read them with readChangeFeed=true, or as {name}$changelog; a batch read without these "
+            "options gives the current rows"
+        )
+
+
+def _range(table: Table, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:
+    fields = (CHANGE_TYPE, *METADATA_FIELDS) if changes and metadata else CHANGELOG_FIELDS if changes else ()
+    if metadata and not changes:
+        fields = METADATA_FIELDS
+    return ReadTarget("range", name, suffix, with_fields(fields, table.schema), tuple(fields))

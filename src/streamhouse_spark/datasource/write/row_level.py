@@ -1,0 +1,151 @@
+"""UPDATE, DELETE and MERGE of the Spark catalog: tasks stage changed rows, the driver commits them by key.
+
+The rows that arrive are one for each row that an operation inserts, updates or deletes: its effect, the primary key of
+the row that was read (null for an insertion), and the table's columns (null for a deletion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import WriteOptions
+from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
+from streamhouse_spark.datasource.write.staging_task import StagedMessage, all_staged, received
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.kv.read_base import READING, ReadBase
+from streamhouse_spark.schema.reserved_names import INTERNAL, require_unlike
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.write.intents import IntentWrite
+
+KIND: Final = f"{INTERNAL}kind"
+"""The column ``insert``, ``update`` or ``delete``, which the JVM class sets."""
+_PART_PROPERTY: Final = "streamhouse.part"
+"""Set by the JVM class for a task with more rows than it hands over at once."""
+
+
+def read_name(key_column: str) -> str:
+    """Return the name of a primary key's column with the value that was read."""
+    return f"{INTERNAL}read_{key_column}"
+
+
+def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
+    """Return the columns of the rows that arrive.
+
+    Raises `SchemaMismatchError` for an older table with a column of a name that was reserved later.
+    """
+    ours = [KIND, *(read_name(column) for column in key)]
+    require_unlike(schema.names, ours, "what an UPDATE, DELETE or MERGE makes of rows")
+    read = [pa.field(read_name(name), schema.column(name).type) for name in key]
+    columns = [pa.field(column.name, column.type) for column in schema.columns]
+    return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
+
+
+@dataclass(frozen=True, slots=True)
+class RowLevelPlan:
+    """The facts that a task needs to stage changed rows."""
+
+    staging: KeyedStagingPlan
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.staging.key
+
+    def message(self, batches: Iterable[pa.RecordBatch]) -> StagedMessage:
+        """Stage rows as `KeyedStagingPlan.message` does. Raises `SchemaMismatchError` if an update changes a primary
+        key.
+
+        A part of a task's rows is prepared by nobody: the keys' later rows may stand in another part.
+        """
+        context = TaskContext.get()
+        is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
+        staging = replace(self.staging, is_clustered=False) if is_part else self.staging
+        return staging.message(self._by_key(batch) for batch in batches)
+
+    def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the key that they apply to in the key's columns."""
+        kinds = batch.column(KIND)
+        read = [batch.column(read_name(name)) for name in self.key]
+        written = [batch.column(name) for name in self.key]
+        self._require_same(kinds, read, written)
+        deleted = pc.equal(kinds, "delete")
+        keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
+        found |= zip(self.key, keys, strict=True)
+        ours = {read_name(name) for name in self.key}
+        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if name not in ours})
+
+    def _require_same(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
+        updated = pc.equal(kinds, "update")
+        before, after = ([column.filter(updated) for column in columns] for columns in (read, written))
+        if not len(before[0]):
+            return
+        differs = np.ones(len(before[0]), np.bool_)
+        if not any(column.null_count for column in after):
+            differs = pc.not_equal(encode_keys(before), encode_keys(after)).to_numpy(zero_copy_only=False)
+        if not differs.any():
+            return
+        row = int(np.argmax(differs))
+        changes = (
+            f"{name} = {a[row].as_py()!r} would become {b[row].as_py()!r}"
+            for name, a, b in zip(self.key, before, after, strict=True)
+        )
+        raise SchemaMismatchError(
+            f"table {self.staging.table}: an UPDATE sets the primary key ({', '.join(changes)}), and a row keeps its "
+            "key; nothing was written: leave these columns out, or INSERT the rows under their new keys and DELETE the "
+            "old ones"
+        )
+
+
+class RowLevelWriter(DataSourceArrowWriter):
+    """Commits the rows that an operation changed, all of it or nothing.
+
+    **Commit point:** the one commit record, refused if rows changed that the operation depends on. A task calls `write`
+    once for each part of its rows. A MERGE that only inserts sends just the table's columns.
+    """
+
+    def __init__(
+        self, connection: Connection, name: str, read: ReadBase, schema: StructType, *, is_clustered: bool = False
+    ) -> None:
+        table = connection.table(name)
+        has_kinds = KIND in schema.fieldNames()
+        read_names = {read_name(column) for column in table.state.primary_key} if has_kinds else set()
+        frame = StructType([field for field in schema.fields if field.name not in read_names])
+        options = WriteOptions(row_kind_column=KIND if has_kinds else None)
+        self._staging = KeyedStagingPlan.of(
+            connection,
+            table,
+            frame,
+            options,
+            write=IntentWrite(rewrites=True),
+            is_clustered=is_clustered,
+        )
+        self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
+        self._read = read
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._plan.message(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
+        conflict with.
+        """
+        found = received(messages)
+        if all_staged(found) is not None:
+            staging = self._staging
+            table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
+            table.log.require_history([self._read.history], READING)
+            commit_intents(table, staging, found, transaction=None, read=self._read)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing, as in `StreamhouseWriter.abort`."""

@@ -1,0 +1,57 @@
+"""``mergeSchema``: columns of a DataFrame that the table lacks are added before its rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.datasource.write.checks import columns_of
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.log.commits.actions import Action, SetSchema
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.evolution import what_became_of
+from streamhouse_spark.table.alter import altering
+from streamhouse_spark.table.table import Table
+
+
+def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:
+    """Return the newest known state after adding the frame's columns. Raises as `merge_columns`."""
+    state = table.state
+    for action in _adding(table, state, frame, row_kind_column):
+        if isinstance(action, SetSchema):
+            schemas = {**state.schemas, action.schema_id: action.schema}
+            # Another writer's next schema may get this id; their properties tell the writes of either apart.
+            state = replace(state, schema_id=action.schema_id, schemas=schemas, properties=dict(state.properties))
+    return state
+
+
+def merge_columns(table: Table, frame: StructType, row_kind_column: str | None) -> None:
+    """Add the frame's other columns to the table, nullable and behind all others, as `Table.add_columns` does.
+
+    **Commit point:** the one record with the next schema. It adds the columns that its state lacks, so of several
+    writers with the same columns one adds them, and there is nothing left to do for the others, or for a repetition.
+    The columns stay, also if the write behind them fails.
+
+    Raises `SchemaMismatchError` for a column that cannot be added, and for a name that another column had before: rows
+    under an old name are not to begin a new column.
+    """
+    table.log.commit(lambda state, _time_ms: _adding(table, state, frame, row_kind_column))
+
+
+def _adding(table: Table, state: TableState, frame: StructType, row_kind_column: str | None) -> Sequence[Action]:
+    kind = row_kind_column.casefold() if row_kind_column is not None else None
+    new = [f for f in frame.fields if state.schema.find(f.name) is None and f.name.casefold() != kind]
+    for field in new:
+        if became := what_became_of(field.name, state.schemas):
+            raise SchemaMismatchError(
+                f"column '{field.name}' of the rows is not in {state.name}: {became}; mergeSchema adds no column under "
+                "a name that one had before: write the rows by the columns that are there, or add it with "
+                "add_columns(…)"
+            )
+    if not new:
+        table.require_there(state)
+        return ()
+    return altering(table, state, Alteration(columns_of(StructType(new))))

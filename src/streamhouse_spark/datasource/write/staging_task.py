@@ -1,0 +1,159 @@
+"""Writing in tasks: rows become staged segments, and their descriptions travel back to the driver, which commits them.
+
+A task never opens the table's commit log: the driver decides schema, shape and routing once, when the write is planned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv.staged_changes import PreparedChanges
+from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
+from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.segments.shared_object import grouped, stage_group
+from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.schema.rows import filled
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+
+TASK_INLINE_BYTES_MAX = 32 << 10
+"""Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
+CHUNK_BYTES = 128 << 20
+"""Bytes of rows, about, that a task holds before it writes them out."""
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """The staged files of one task, and the streaming query that it ran for."""
+
+    staged: Staged | None
+    query_id: str | None = None
+    prepared: tuple[PreparedChanges, ...] = ()
+    """Prepared changes of the staged rows, in buckets of a table with a primary key."""
+    history: HistoryMark | None = None
+    """The newest record of the log when the write was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPlan:
+    """The facts that a task needs to stage rows of a table."""
+
+    connection: Connection
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    shape: SegmentShape
+    routing: Routing
+    history: HistoryMark | None
+
+    @classmethod
+    def of(cls, connection: Connection, table: Table) -> StagingPlan:
+        state = table.state
+        properties = state.parsed
+        routing = Routing.of(state.num_buckets, properties)
+        shape, newest = table.segment_shape(state), state.anchors.newest
+        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)
+
+    def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
+        """Stage all rows of a task; durable when this returns, visible to nobody.
+
+        Raises `SchemaMismatchError` for values that do not fit.
+        """
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
+        parts = [stager.stage(*filled(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
+        return StagedMessage(gathered(parts) if parts else None, query_id, history=self.history)
+
+
+def task_stager(connection: Connection, table_uuid: str, shape: SegmentShape, routing: Routing) -> Stager:
+    warehouse = connection.warehouse()
+    return Stager(
+        warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=TASK_INLINE_BYTES_MAX
+    )
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
+    """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
+    found = [m for m in messages if isinstance(m, StagedMessage)]
+    if len(found) != len(messages):
+        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
+    return found
+
+
+def require_planned(table: Table, messages: Sequence[StagedMessage]) -> None:
+    """Raise `DifferentHistoryError` if the table was restored from a backup since the tasks' write was planned.
+
+    The restore may have removed the staged files. Rows of a table that had the name before are refused by the commit.
+    """
+    own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
+    table.log.require_history(own, f"a write to {table.name} was planned")
+
+
+def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:
+    """Return the staged files of all tasks, in their order. None if no task had a row."""
+    parts = [message.staged for message in messages if message.staged is not None]
+    return gathered(parts) if parts else None
+
+
+def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
+    """Combine the staged files of all tasks. None if no task had a row.
+
+    Inline rows of several tasks become one inline segment a bucket, or objects if they are too many for a commit
+    record, so that the number of tasks shows neither in the size of records nor in the number of segments. Raises
+    `CommitConflictError` if they were staged for another table.
+    """
+    parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
+    if not parts:
+        return None
+    staged = gathered(parts)
+    if staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written, write them again",
+        )
+    inline: dict[int, list[StagedSegment]] = defaultdict(list)
+    for segment in staged.segments:
+        if segment.inline_rows is not None:
+            inline[segment.segment.bucket].append(segment)
+    inline_bytes = sum(len(s.inline_rows or b"") for found in inline.values() for s in found)
+    fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
+    if fits and all(len(found) == 1 for found in inline.values()):
+        return staged
+    if staged.schema_id not in table.state.schemas:
+        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+    rows = ((bucket, _joined(table, staged, found)) for bucket, found in sorted(inline.items()))
+    shape = table.segment_shape(table.state).of_schema(staged.schema_id, table.state.schemas)
+    if fits:
+        joined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+    else:
+        joined = []
+        for group in grouped(rows, lambda part: part[1].nbytes):
+            joined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+    objects = [s for s in staged.segments if s.inline_rows is None]
+    return replace(staged, segments=(*objects, *joined))
+
+
+def _joined(table: Table, staged: Staged, found: list[StagedSegment]) -> pa.Table:
+    schema = table.state.schemas[staged.schema_id].arrow
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])

@@ -1,0 +1,194 @@
+"""Batch appends and the streaming sink: tasks stage, the driver commits all of it in one record.
+
+**Commit point:** the one commit record. A failed task, a failed commit or an abort leaves staged files that no record
+names; cleaning removes them after its grace. Abort deletes nothing, because Spark also calls it after a commit whose
+outcome it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.datasource.write.checks import check_fits, table_for_writing
+from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
+from streamhouse_spark.datasource.write.query_identity import (
+    QUERY_ID_PROPERTY,
+    begins_under_used_name,
+    no_identity,
+    query_transaction,
+)
+from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
+from streamhouse_spark.datasource.write.staging_task import StagingPlan, all_staged, combined, received, require_planned
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.append import Staged
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.write.intents import IntentWrite
+
+
+class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
+    """Appends a DataFrame, all of it or nothing; or with ``overwrite`` replaces all rows by it, in one record.
+
+    With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
+    query's own identity is not used: several writes a batch are legal there, so give each its own ``txnAppId`` and the
+    batch id as ``txnVersion`` to make them repeatable.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool = False,
+        is_clustered: bool = False,
+    ) -> None:
+        """Take the write's options. With ``is_clustered`` Spark was asked to give each task whole buckets."""
+        self._transaction = options.transaction
+        self._overwrite = overwrite
+        if overwrite and (options.row_kind_column or options.partial_update):
+            raise InvalidOptionError(
+                f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
+                "or use mode('append')"
+            )
+        write = IntentWrite(overwrites=overwrite)
+        self._plan = _staging_plan(connection, name, schema, options, write=write, is_clustered=is_clustered)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._plan.message(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        table = _table(self._plan)
+        if isinstance(self._plan, KeyedStagingPlan):
+            found = received(messages)
+            if all_staged(found) is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, found, transaction=self._transaction)
+            return
+        found = received(messages)
+        require_planned(table, found)
+        staged = combined(table, found) or _nothing(self._plan)
+        if staged.segments or self._transaction is not None or self._overwrite:
+            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""
+
+
+class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
+    """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
+
+    The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
+    adds the rows. A batch without rows leaves no record: repeating it adds nothing either. With ``txnAppId`` it does
+    leave one, so that an earlier run of the query with the same batch, later and elsewhere, adds nothing, whatever its
+    rows are.
+
+    Spark makes a new writer from the table's name for each batch, and another for its commit. If the table was dropped
+    and created again meanwhile, the batch is refused, see `query_identity`. A warehouse that was deleted as a whole and
+    made anew cannot be noticed: there the stream writes on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        options: StreamWriteOptions,
+        checkpoint: str | None,
+        schema: StructType,
+        *,
+        is_clustered: bool = False,
+    ) -> None:
+        self._plan = _staging_plan(connection, name, schema, options, is_clustered=is_clustered)
+        self._options = options
+        self._checkpoint = checkpoint
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+        return self._plan.message(iterator, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        table = _table(self._plan)
+        found = received(messages)
+        require_planned(table, found)
+        by_key = isinstance(self._plan, KeyedStagingPlan)
+        staged = all_staged(found) if by_key else combined(table, found)
+        transaction = query_transaction(
+            self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
+        )
+        if transaction is None:
+            if staged is None:
+                return
+            raise no_identity(self._plan.table)
+        is_recorded = begins_under_used_name(table, transaction) or self._options.app_id is not None
+        if staged is None and is_recorded:
+            staged = _nothing(self._plan)
+        if staged is None:
+            return
+        if isinstance(self._plan, KeyedStagingPlan):
+            commit_intents(table, self._plan, found, transaction=transaction)
+        else:
+            table.commit(staged, transaction=transaction)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing, as in `StreamhouseWriter.abort`."""
+
+
+def _staging_plan(
+    connection: Connection,
+    name: str,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+    *,
+    write: IntentWrite | None = None,
+    is_clustered: bool,
+) -> StagingPlan | KeyedStagingPlan:
+    """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
+
+    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
+    """
+    table = table_for_writing(connection, name, frame)
+    if options.merge_schema and (merged := merged_state(table, frame, options.row_kind_column)) is not table.state:
+        _check(connection, table, merged, frame, options)  # before a column is added
+        merge_columns(table, frame, options.row_kind_column)
+    if table.state.primary_key:
+        return KeyedStagingPlan.of(connection, table, frame, options, write=write, is_clustered=is_clustered)
+    _check(connection, table, table.state, frame, options)
+    return StagingPlan.of(connection, table)
+
+
+def _check(
+    connection: Connection,
+    table: Table,
+    state: TableState,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+) -> None:
+    """Raise `SchemaMismatchError`, `InvalidOptionError` if the table cannot take such rows in this state."""
+    if state.primary_key:
+        KeyedStagingPlan.of(connection, table, frame, options, state=state)
+        return
+    if options.row_kind_column or options.partial_update:
+        given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
+        raise InvalidOptionError(
+            f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
+            "PRIMARY KEY"
+        )
+    check_fits(frame, state, table.name)
+
+
+def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
+    return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
+
+
+def _nothing(plan: StagingPlan | KeyedStagingPlan) -> Staged:
+    storage = plan.connection.warehouse().storage
+    return Staged(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())

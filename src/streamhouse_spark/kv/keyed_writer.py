@@ -1,0 +1,243 @@
+"""Writes by key: upserts and deletes become changes of the stored rows, and the changes are appended to the log.
+
+**Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
+that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
+faster, the changes of that bucket are worked out again. Long work is done and stored before the commit's attempt,
+because other threads wait for the attempt; it only compares. Changes that other processes prepared (tasks of Spark,
+say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
+the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: if no row changed that they depend
+on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets follow the log:
+nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeGuard
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.rebase import Rebase
+from streamhouse_spark.kv.staged_changes import (
+    ChangeStager,
+    Place,
+    PreparedChanges,
+    StagedChanges,
+    TabletAheadError,
+)
+from streamhouse_spark.kv.tablet_history import belongs, history_of
+from streamhouse_spark.log.append import ends_after, truncating
+from streamhouse_spark.log.commits.actions import Action, Append
+from streamhouse_spark.log.commits.commit_log import CommitLog, Committed, known_transaction
+from streamhouse_spark.log.commits.state import TableState
+
+TRIES_MAX: Final = 100
+AHEAD_MAX: Final = 3
+"""How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
+it, so that no other writer is faster for ever."""
+AHEAD_KEYS_MIN: Final = 4_096
+AHEAD_BYTES_MIN: Final = 256 << 10
+"""Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
+record carries the changes."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedWriter:
+    """Writes to one table with a primary key, by one of its schemas."""
+
+    log: CommitLog
+    stager: ChangeStager
+
+    def write(
+        self,
+        batches: Mapping[int, KeyedBatch],
+        *,
+        prepared: Mapping[int, PreparedChanges] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        read: ReadBase | None = None,
+    ) -> tuple[BucketOffsets, TableState]:
+        """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
+        buckets only.
+
+        ``prepared`` has the changes of some buckets, each computed from the bucket's whole batch at one bucket
+        position, by this writer's schema and properties. Where they still fit, neither the bucket's batch nor its
+        tablet on this host is used, so ``batches`` may be lazy.
+
+        With ``overwrite`` the same record first empties the table: afterwards it has the rows of the batches alone.
+        With ``read`` nothing is committed if a row changed that the operation depends on. Durable and visible to
+        everybody when this returns. With a transaction that is already stored nothing is changed, and the offsets of
+        its first commit are returned.
+
+        Raises:
+            CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
+                by others, or too many races were lost; nothing was written.
+            CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
+        """
+        rebase = None if read is None else Rebase(read, self.stager.storage, self.stager.layout)
+        work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
+        committed = work.committed()
+        if committed.replay_of is not None:
+            return BucketOffsets(committed.replay_of.offsets), committed.state
+        self._apply(work.staged, committed.state)
+        found = {bucket: s.offsets for bucket, s in work.staged.items()}
+        return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
+
+    def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
+        """Apply the committed changes to this host's tablets. The rows are stored: a failing local disk must not look
+        like a failed write.
+        """
+        for bucket, s in staged.items():
+            if s.values is None:
+                continue  # the host that needs them next replays them: this one may never hold the bucket
+            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
+                tablet, history = self.stager.tablet_of(bucket), history_of(state)
+                if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
+                    continue  # the next use begins it anew
+                if s.at[0] == s.at[1] != found.begins:
+                    tablet.truncate(s.at[0], after=found.history, history=history)
+                    found = found._replace(history=history)
+                tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
+
+
+class _StageAheadError(Exception):
+    """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
+
+
+class _Write:
+    """One write and its staged changes. A large write is staged before the commit's attempt, which then only
+    compares.
+    """
+
+    def __init__(
+        self,
+        writer: KeyedWriter,
+        batches: Mapping[int, KeyedBatch],
+        ready: Mapping[int, PreparedChanges],
+        transaction: Transaction | None,
+        *,
+        overwrite: bool,
+        rebase: Rebase | None,
+    ) -> None:
+        self._log, self._stager = writer.log, writer.stager
+        self._batches = batches
+        self._ready = ready
+        self._transaction = transaction
+        self._overwrite = overwrite
+        self._rebase = rebase
+        self._times_ahead = 0
+        self.staged: dict[int, StagedChanges] = {}
+
+    def committed(self) -> Committed:
+        for _ in range(TRIES_MAX):
+            try:
+                if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
+                    self._stage_ahead()
+                return self._log.commit(self._plan, transaction=self._transaction, staged_ms=self._staged_ms)
+            except _StageAheadError:
+                continue
+            except TabletAheadError:
+                self._log.refresh()
+        raise CommitConflictError(
+            f"{self._log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
+            "written, write again",
+        )
+
+    @property
+    def _staged_ms(self) -> int | None:
+        """Store time at which the oldest staged changes began to be staged; None before the first."""
+        own = [found.staged_ms for found in self.staged.values()]
+        return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
+
+    def _stage_ahead(self) -> None:
+        """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
+        if self._times_ahead >= AHEAD_MAX:
+            return
+        self._times_ahead += 1
+        state = self._log.refresh()
+        if known_transaction(state, self._transaction) is not None:
+            return
+        moved = self._moved(state, self._stager.storage.now_ms())
+        if self._is_large(moved):
+            self.staged.update(self._stager.staged(self._batches, moved, state))
+
+    def _plan(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        moved = self._moved(state, time_ms)
+        if self._times_ahead < AHEAD_MAX and self._is_large(moved):
+            raise _StageAheadError
+        self.staged.update(self._stager.staged(self._batches, moved, state))
+        return (*self._emptying(state), *self._appended(state, time_ms))
+
+    def _emptying(self, state: TableState) -> Sequence[Action]:
+        return truncating(state) if self._overwrite else ()
+
+    def _moved(self, state: TableState, time_ms: int) -> dict[int, Place]:
+        """Return the buckets without staged changes for their current position. Raises for a write that is not
+        possible, or no longer.
+        """
+        if state.dropped:  # also where nothing would change
+            raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
+        if state.schema_id != self._stager.layout.schema_id:
+            raise CommitConflictError(
+                f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
+            )
+        if self._rebase is not None:
+            self._rebase.judge(state, self._batches)
+        emptying = truncating(state) if self._overwrite else ()
+        ends, moved = ends_after(state, emptying), {}
+        for bucket in self._batches:
+            begins, end = state.first_offset(bucket), ends[bucket]
+            at = (end if emptying else begins, end)
+            seen_from = partial(_seen_from, self._rebase, bucket, at)
+            made, ready = self.staged.get(bucket), self._ready.get(bucket)
+            if ready is not None and ready.fits(state, seen_from(ready.at), time_ms):
+                self.staged[bucket] = ready.placed(at)
+            elif _is_as_made(made, seen_from, state, time_ms):
+                self.staged[bucket] = replace(made, at=at)  # by an earlier attempt
+            else:
+                moved[bucket] = at
+        return moved
+
+    def _is_large(self, buckets: Iterable[int]) -> bool:
+        """Whether computing or storing the changes of these buckets takes long."""
+        num_keys = num_bytes = 0
+        for bucket in buckets:
+            batch = self._batches[bucket]
+            num_keys += len(batch)
+            num_bytes += sum(column.nbytes for column in batch.columns)
+            if num_keys > AHEAD_KEYS_MIN or num_bytes > AHEAD_BYTES_MIN:
+                return True
+        return False
+
+    def _appended(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
+        if not added and self._transaction is None:
+            return ()
+        rewrites = self._rebase is not None or self._overwrite
+        placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
+        segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
+        return (Append(segments, tuple(s.inline_rows for _, s in added)),)
+
+
+def _is_as_made(
+    made: StagedChanges | None, seen_from: Callable[[Place], Place], state: TableState, time_ms: int
+) -> TypeGuard[StagedChanges]:
+    """Whether changes that this process computed are right at the bucket's position, and their file still exists."""
+    if made is None or made.values is None or made.at != seen_from(made.at):
+        return False
+    return made.is_kept(state, time_ms)
+
+
+def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:
+    """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
+    depend on are unchanged.
+    """
+    return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at

@@ -1,0 +1,302 @@
+"""LMDB, used by the rules of its manual. The only importer of ``lmdb``.
+
+An environment must not be opened twice in a process, nor be used across a fork, and its map cannot grow while it is
+being read. `Environment` keeps these rules for all threads of a process: it opens lazily, closes before a fork, opens
+again after it, and grows by itself. Writes are not synced: files that a power loss left are never read again (see
+`streamhouse_spark.kv.lmdb.tablet_files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from streamhouse_spark.core.forks import new_condition, put_away_for_forks
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.kv.lmdb.map_file import MapFile, grown
+from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
+
+MAP_BYTES = 1 << 18
+"""Size of a new environment. It grows when it is full."""
+READERS_MAX = 1024
+_READER_BYTES = 64
+
+_Result = TypeVar("_Result")
+_DATABASES = (b"rows", b"meta")
+
+
+class DamagedError(CorruptDataError):
+    """The files of an environment differ from those that LMDB wrote. Delete them and build them again."""
+
+    def __init__(self, message: str, *, condition: str | None = None) -> None:
+        super().__init__(message, condition=condition or "CORRUPT_DATA")
+
+
+class Environment:
+    """Two sorted maps of bytes, ``rows`` and ``meta``, in one folder. Safe for threads, forks and other processes.
+
+    There must be one object for a folder in a process; `streamhouse_spark.kv.tablets` sees to that.
+    """
+
+    def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        self._folder = folder
+        self._file = MapFile(folder)
+        self._map_bytes = map_bytes
+        self._lock = new_condition()
+        self._users = 0
+        self._env: Any = None
+        self._databases: dict[bytes, Any] = {}
+        self._opened: tuple[int, int] | None = None
+        put_away_for_forks(self)
+
+    @property
+    def data_file(self) -> Path:
+        return self._file.path
+
+    @property
+    def was_deleted(self) -> bool:
+        """Whether the data file is missing, or is another file than the opened one: somebody deleted the folder."""
+        found, opened = self._file.identity, self._opened
+        return found is None or (opened is not None and found != opened)
+
+    def close(self) -> None:
+        """Close the files once nobody uses them. They are opened again by the next use."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._users == 0)
+            self._close()
+            self._opened = None
+
+    def before_fork(self) -> None:
+        """Close the files once other threads are through, and let nobody open them until `after_fork`."""
+        self._lock.acquire()
+        self._lock.wait_for(lambda: self._users == 0)
+        self._close()
+
+    def after_fork(self) -> None:
+        self._lock.release()
+
+    def read(self, action: Callable[[Reader], _Result]) -> _Result:
+        """Run ``action`` in one read transaction and return its result: it sees one state, whatever others write
+        meanwhile.
+
+        Raises `DamagedError`, and `StorageError` where the local disk failed.
+        """
+        import lmdb
+
+        while True:
+            env = self._use()
+            try:
+                with env.begin() as txn:
+                    return action(Reader(txn, self._databases))
+            except lmdb.MapResizedError:
+                pass  # another process let it grow
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                self._leave()
+            self._resize(0)
+
+    def write(self, action: Callable[[Writer], _Result]) -> _Result:
+        """Run ``action`` in one write transaction and return its result: all of its writes happen, or none. It may be
+        called more than once.
+        """
+        import lmdb
+
+        while True:
+            env = self._use()
+            try:
+                with env.begin(write=True) as txn:
+                    return action(Writer(txn, self._databases, env))
+            except lmdb.MapResizedError:
+                map_bytes = 0
+            except lmdb.MapFullError:
+                map_bytes = grown(env.info()["map_size"])
+            except _TooSmallError as error:
+                map_bytes = error.map_bytes
+            except lmdb.Error as error:
+                raise self._error(error) from error
+            finally:
+                self._leave()
+            self._resize(map_bytes)
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    def _use(self) -> Any:
+        """Hold the environment open: nobody closes or resizes it until `_leave`."""
+        with self._lock:
+            env = self._env or self._open()
+            self._users += 1
+            return env
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._lock.notify_all()
+
+    def _open(self) -> Any:
+        import lmdb
+
+        env = None
+        try:
+            with self._file.sizing():
+                map_bytes = max(self._map_bytes, self._file.size_bytes)
+                self._file.allocate_readers(READERS_MAX * _READER_BYTES)
+                env = lmdb.open(
+                    str(self._folder),
+                    map_size=map_bytes,
+                    max_dbs=len(_DATABASES),
+                    max_readers=READERS_MAX,
+                    sync=False,
+                    metasync=False,
+                    writemap=self._file.is_written_directly,
+                    mode=0o600,
+                )
+                self._file.allocate(map_bytes)
+                self._opened = self._file.identity
+            env.reader_check()  # readers that were killed keep pages from being used again
+            self._databases = {name: env.open_db(name) for name in _DATABASES}
+        except (lmdb.Error, OSError) as error:
+            if env is not None:
+                env.close()
+            if isinstance(error, lmdb.MapResizedError):
+                return self._open()  # another process let it grow meanwhile
+            raise self._error(error) from error
+        self._env = env
+        return env
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _resize(self, map_bytes: int) -> None:
+        """Set the size of the map to ``map_bytes``, or for 0 to the size that another process chose, while this process
+        does not use it.
+        """
+        import lmdb
+
+        with self._lock:
+            self._lock.wait_for(lambda: self._users == 0)
+            env = self._env or self._open()
+            if map_bytes and map_bytes <= env.info()["map_size"]:
+                return  # another thread was here first
+            try:
+                with self._file.sizing():
+                    if self.was_deleted:  # its place on the disk would be promised to another file
+                        raise FileNotFoundError(f"{self._file.path} was deleted while it was open")
+                    if self._file.is_written_directly:
+                        map_bytes = max(map_bytes, self._file.size_bytes)
+                        self._file.allocate(map_bytes)
+                    env.set_mapsize(map_bytes)
+            except (lmdb.Error, OSError) as error:
+                raise self._error(error) from error
+            self._map_bytes = max(self._map_bytes, map_bytes)
+
+    def _error(self, error: Exception) -> Exception:
+        import lmdb
+
+        damages = (
+            lmdb.CorruptedError,
+            lmdb.InvalidError,
+            lmdb.PageNotFoundError,
+            lmdb.PanicError,
+            lmdb.VersionMismatchError,
+        )
+        if isinstance(error, damages):
+            return DamagedError(f"{self._folder}: {error}")
+        if not self._folder.is_dir():
+            return DamagedError(f"{self._folder}: {error}; was the cache deleted?")
+        return cache_failure(self._folder, error)
+
+
+class Reader:
+    """One read transaction."""
+
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any]) -> None:
+        self._txn = txn
+        self._rows = databases[b"rows"]
+        self._meta = databases[b"meta"]
+
+    def meta(self, name: bytes) -> bytes | None:
+        found: bytes | None = self._txn.get(name, db=self._meta)
+        return found
+
+    def values(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the value of each key, None for an absent key. Sorted keys are found faster."""
+        get, rows = self._txn.get, self._rows
+        return [get(key, None, rows) for key in keys]
+
+    def value(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._txn.get(key, None, self._rows)
+        return found
+
+    def values_of_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
+        """Return the values of all keys that begin with each prefix, and how many there are. Sorted prefixes are found
+        faster.
+        """
+        values: list[bytes] = []
+        counts: list[int] = []
+        with self._txn.cursor(db=self._rows) as cursor:
+            for prefix in prefixes:
+                before = len(values)
+                there = cursor.set_range(prefix)
+                while there and cursor.key().startswith(prefix):
+                    values.append(cursor.value())
+                    there = cursor.next()
+                counts.append(len(values) - before)
+        return values, counts
+
+    def items(self, first: bytes, num_items: int) -> list[tuple[bytes, bytes]]:
+        """Return up to ``num_items`` items from the key ``first`` on, in the order of their keys."""
+        with self._txn.cursor(db=self._rows) as cursor:
+            if not (cursor.set_range(first) if first else cursor.first()):
+                return []
+            return [item for item, _ in zip(cursor.iternext(), range(num_items), strict=False)]
+
+    def num_rows(self) -> int:
+        count: int = self._txn.stat(self._rows)["entries"]
+        return count
+
+
+class _TooSmallError(Exception):
+    def __init__(self, map_bytes: int) -> None:
+        self.map_bytes = map_bytes
+
+
+class Writer(Reader):
+    """One write transaction: others see all of its writes, or none."""
+
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any], env: Any) -> None:
+        super().__init__(txn, databases)
+        self._env = env
+
+    def expect(self, num_bytes: int) -> None:
+        """Announce, before the first write, about how many bytes will be written. A guess that is too small costs time:
+        the transaction begins again with a larger map.
+        """
+        info = self._env.info()
+        used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
+        if used + num_bytes > info["map_size"]:
+            raise _TooSmallError(max(used + num_bytes, grown(info["map_size"])))
+
+    def put_meta(self, name: bytes, value: bytes) -> None:
+        self._txn.put(name, value, db=self._meta)
+
+    def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
+        """Set the value of each key. With ``append``, which is faster, the keys are sorted and behind all
+        stored ones.
+        """
+        with self._txn.cursor(db=self._rows) as cursor:
+            # Not a list of pairs: zip uses one pair again and again, which the garbage collector need not look at.
+            _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)
+        if append and added != len(keys):  # LMDB leaves a key out that is not behind the last one
+            raise DamagedError(f"only {added} of {len(keys)} keys were added: they are not in their order")
+
+    def clear(self) -> None:
+        self._txn.drop(self._rows, delete=False)
+
+    def delete(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self._txn.delete(key, db=self._rows)

@@ -1,0 +1,80 @@
+"""Adoption of a lake table, in any format: examine it, read its rows by bucket, claim it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import TableSchema
+
+UNKNOWN_COLUMNS = TableSchema.of("unknown int")
+"""A spec for looking at a location before the columns of its table are known: only the location counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoptable:
+    """A lake table that can be adopted, as it was when it was examined."""
+
+    location: str
+    schema: TableSchema
+    """The lake table's columns under ids of the new table."""
+    partition_by: tuple[str, ...]
+    bucket_key: tuple[str, ...]
+    """Empty if the columns of a row do not determine its bucket."""
+    num_buckets: int
+    layout: tuple[str, ...]
+    """The layout of its files in the format's own terms: a partition spec, or the number of a schema."""
+    snapshot_id: int | None
+    """None for a table without snapshots."""
+    version: str | None
+    """A mark that differs from that of any other snapshot, also of a later one with the same number."""
+    num_rows: int
+    num_files: int
+    owner: str | None
+    """Uuid of the streamhouse table that has claimed it."""
+    key: tuple[str, ...]
+    """The columns that tell its rows apart for other engines, if it names some."""
+    is_keyed: bool = False
+    """Whether it keeps one row of each ``key`` itself, so that the new table has this primary key."""
+
+
+class LakeAdoption(Protocol):
+    """The adoption of lake tables of one format, in one warehouse, for new tables."""
+
+    @property
+    def kind(self) -> str:
+        """The name of such a lake table in messages."""
+
+    def examine(self, path: TablePath, place: str) -> Adoptable:
+        """Examine whether the lake table at ``place``, see `streamhouse_spark.core.paths.lake_location`, can be
+        adopted as ``path``. Changes nothing.
+
+        Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
+        """
+
+    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+        """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
+
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+        """Read the rows of the examined snapshot, a table a bucket, in memory one after the other.
+
+        Raises `LakeMismatchError` if the bucket of rows, or the newest row of a key, cannot be determined.
+        """
+
+    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+        """Give the lake to the table, with all that it holds, below these offsets.
+
+        Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.
+        """
+
+    def release(self, spec: LakeTableSpec) -> None:
+        """Give up the lake, if it is this table's: rows, files and snapshots stay.
+
+        Raises `CommitConflictError`: try again.
+        """

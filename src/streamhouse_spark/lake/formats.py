@@ -1,0 +1,89 @@
+"""Opening the lake of a table. The lake libraries are optional: they are imported here, when a lake is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.lake.adoption import LakeAdoption
+from streamhouse_spark.lake.model.values import WriteContext
+from streamhouse_spark.lake.parquet.file_writer import FileShape
+from streamhouse_spark.lake.relocation import LakeRelocation
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+
+
+def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> LakeTable:
+    """Return the lake side of a table; nothing is read yet.
+
+    Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
+    """
+    properties = state.parsed
+    spec = LakeTableSpec.of(state)
+    with lake_library(properties.datalake_format, f"table {state.name}"):
+        if properties.datalake_format == "paimon":
+            from streamhouse_spark.lake.paimon.table import PaimonLake
+
+            return PaimonLake(storage, spec, settings=settings, world=world)
+        from streamhouse_spark.lake.iceberg.table import IcebergLake
+
+        return IcebergLake(storage, spec, settings=settings, world=world)
+
+
+def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
+    """Return the adoption of lake tables of a format. Raises `MissingExtraError` without the lake's library."""
+    with lake_library(lake_format, "an adopted table"):
+        if lake_format == "paimon":
+            from streamhouse_spark.lake.paimon.adoption import PaimonAdoption
+
+            return PaimonAdoption(storage, settings, world)
+        from streamhouse_spark.lake.iceberg.adoption import IcebergAdoption
+
+        return IcebergAdoption(storage, settings, world)
+
+
+def lake_relocation(
+    storage: Storage, settings: Mapping[str, str], state: TableState, world: World
+) -> LakeRelocation | None:
+    """Return the relocation of the table's lake table; None for one in a catalog outside the warehouse.
+
+    Raises `MissingExtraError` without the lake's library.
+    """
+    lake = open_lake_table(storage, settings, state, world)
+    return lake.relocation()
+
+
+def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
+    """Give up the lake table of an adopted table that was dropped; its files stay."""
+    properties = state.parsed
+    lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
+
+
+def file_shape(context: WriteContext) -> FileShape:
+    """Return the lake's part of a task's context, by its format."""
+    if context.lake["format"] == "paimon":
+        from streamhouse_spark.lake.paimon.file_spec import PaimonShape
+
+        return PaimonShape.from_json(context.lake)
+    from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+
+    return WriteShape.from_json(context.lake)
+
+
+@contextmanager
+def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
+    """Wrap imports of a lake's modules. Raises `MissingExtraError` if its library is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("streamhouse_spark"):
+            raise  # a module of our own is missing: no extra brings it
+        raise MissingExtraError(
+            f"{owner} has {'an Iceberg' if lake_format == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
+            f"installed; run: pip install 'streamhouse-spark[{lake_format}]'"
+        ) from error

@@ -1,0 +1,253 @@
+"""Adoption of an Iceberg table with rows as the lake of a new table: its requirements, and the claim.
+
+**Commit point** of the claim: one metadata version with a snapshot of the same files, which has the offsets up to which
+it holds the table, and the property with the lake's owner. It is refused if the lake has another snapshot than the
+examined one, or another owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyiceberg import types as ice
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertTableUUID, RemovePropertiesUpdate
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
+from streamhouse_spark.lake.column_map import map_by_name
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.scan import plan_splits, plan_tasks, projection, require_snapshot, snapshot_schema
+from streamhouse_spark.lake.iceberg.schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.values import LakeSnapshot, LakeSplit
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.reader import read_split
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+_CLAIM_PROPERTIES: Mapping[str, str] = {
+    # Versions are deleted behind a floor only, see `iceberg_place.TABLE_PROPERTIES`.
+    "write.metadata.delete-after-commit.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergAdoption:
+    """The `LakeAdoption` of Iceberg."""
+
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
+
+    @property
+    def kind(self) -> str:
+        return "Iceberg table"
+
+    def examine(self, path: TablePath, place: str) -> Adoptable:
+        """Examine a lake table. ``place`` has the names of the table, which lies where its catalog has it."""
+        spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
+        opened = self._place(spec)
+        table = opened.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"there is no Iceberg table {'.'.join(opened.identifier)} to adopt as {path}; give its name as the "
+                "lake's catalog has it"
+            )
+        metadata = table.metadata
+        found = [*_misplaced(opened, table), *_unfit(metadata)]
+        if not found:
+            found = list(_unfit_columns(metadata.schema()))
+        if found:
+            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(found)}")
+        columns = lake_schema(metadata.schema()).columns
+        partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
+        head = metadata.current_snapshot()
+        files = [task.file for task in plan_tasks(table, head, AlwaysTrue())] if head is not None else []
+        return Adoptable(
+            location=table.location(),
+            schema=TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1))),
+            partition_by=partition_by,
+            bucket_key=bucket_key,
+            num_buckets=num_buckets,
+            layout=tuple(described_spec(metadata.spec(), metadata.schema())),
+            snapshot_id=head.snapshot_id if head else None,
+            version=str(head.snapshot_id) if head else None,
+            num_rows=sum(file.record_count for file in files),
+            num_files=len(files),
+            owner=metadata.properties.get(TABLE_UUID_PROPERTY),
+            key=tuple(sorted(metadata.schema().identifier_field_names())),
+        )
+
+    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+        """Require that the key is the columns that tell rows apart for other engines, never null."""
+        found = []
+        if examined.key and set(examined.key) != set(key):
+            said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
+            found.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
+        found += [
+            f"column '{name}' of the primary key is optional, expected required"
+            for name in key
+            if examined.schema.column(name).nullable
+        ]
+        if found:
+            raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
+
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+        """Read the rows by bucket. Refuses files of another partition spec, whose bucket is unknown."""
+        if examined.snapshot_id is None:
+            return
+        place = self._place(spec)
+        table = place.require()
+        snapshot = require_snapshot(table.metadata, examined.snapshot_id)
+        lake = snapshot_schema(table.metadata, snapshot)
+        known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
+        how = projection(lake, known, examined.schema, None, examined.schema)
+        by_bucket: dict[int, list[LakeSplit]] = {}
+        for split in plan_splits(table, snapshot, AlwaysTrue(), examined.num_buckets):
+            bucket = split.bucket if examined.bucket_key else 0
+            if bucket is None:
+                raise LakeMismatchError(
+                    f"lake file {split.location} has another partition spec than [{', '.join(examined.layout)}]: "
+                    "the bucket of its rows is not known; rewrite the table's files with the engine that wrote them"
+                )
+            by_bucket.setdefault(bucket, []).append(split)
+        for bucket, splits in sorted(by_bucket.items()):
+            batches = [b for s in splits for b in read_split(place.files_at(s.location), s, how)]
+            rows = pa.Table.from_batches(batches, examined.schema.arrow)
+            if rows.num_rows:
+                yield bucket, rows
+
+    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+        """Claim the lake table, see the module."""
+        place = self._place(spec)
+        place.require_home("adoption")
+        table_uuid = spec.table_uuid
+
+        def validated(metadata: TableMetadata) -> Change:
+            owner = metadata.properties.get(TABLE_UUID_PROPERTY)
+            if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
+                raise CommitConflictError(
+                    f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; "
+                    "nothing was changed, adopt it again"
+                )
+            summary = {OFFSETS_PROPERTY: offsets_text(table_uuid, offsets)}
+            properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
+            operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
+            return Change(operation, summary=summary, properties=properties)
+
+        snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+        return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
+
+    def release(self, spec: LakeTableSpec) -> None:
+        place = self._place(spec)
+        place.require_home("releasing the lake table")
+        table = place.find()
+        if table is None or table.properties.get(TABLE_UUID_PROPERTY) != spec.table_uuid:
+            return
+        update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
+        try:
+            with commit_answers(f"releasing lake table {table.location()}"):
+                place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+        except CommitFailedException as error:
+            raise CommitConflictError(
+                f"lake table {table.location()} changed while it was released; try again"
+            ) from error
+
+    def _place(self, spec: LakeTableSpec) -> IcebergPlace:
+        return IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
+
+
+def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
+    """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
+    another.
+    """
+    files = StorageFiles(place.storage)
+    if not isinstance(place.catalog, FileCatalog):
+        return []
+    location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
+    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
+        return []
+    found = f"{place.storage.url}/{place.spec.location}"
+    there = "there" if move is None else f"at {move.back().of(location)}"
+    text = (
+        f"its metadata says that it lies {there}, it was found at {found}: it was moved or copied; rewrite its "
+        "metadata with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
+    )
+    return [text]
+
+
+def _unfit(metadata: TableMetadata) -> list[str]:
+    found = []
+    if metadata.format_version != FORMAT_VERSION:
+        found.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+    return found
+
+
+def _unfit_columns(schema: Schema) -> list[str]:
+    nested = filter(None, (_required_within(field.field_type, field.name) for field in schema.fields))
+    found = [f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested]
+    ids = iter(range(10_000, 20_000))
+    for column in lake_schema(schema).columns:
+        here, back = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
+        if plain_type(here) != plain_type(back):
+            found.append(
+                f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(back)}"
+            )
+    return found
+
+
+def _required_within(kind: ice.IcebergType, name: str) -> str | None:
+    """Return the first part of a nested type that may not be null."""
+    match kind:
+        case ice.StructType():
+            parts = [(f.field_type, f"{name}.{f.name}", f.required) for f in kind.fields]
+        case ice.ListType():
+            parts = [(kind.element_type, f"{name}.element", kind.element_required)]
+        case ice.MapType():
+            parts = [
+                (kind.key_type, f"{name}.key", False),
+                (kind.value_type, f"{name}.value", kind.value_required),
+            ]
+        case _:
+            return None
+    found = (path if required else _required_within(part, path) for part, path, required in parts)
+    return next(filter(None, found), None)
+
+
+def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
+    spec.
+    """
+    fields = list(spec.fields)
+    bucket_key: tuple[str, ...] = ()
+    num_buckets = 1
+    last = fields[-1].transform if fields else None
+    if isinstance(last, BucketTransform):
+        bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
+    if not all(isinstance(field.transform, IdentityTransform) for field in fields):
+        raise LakeMismatchError(
+            f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(described_spec(spec, schema))}], "
+            "expected columns themselves and then at most one bucket[N]; change its partition spec, its files may stay"
+        )
+    nested = [f.source_id for f in spec.fields if f.source_id not in {c.field_id for c in schema.fields}]
+    if nested:
+        raise LakeMismatchError("the Iceberg table cannot be adopted: it is partitioned by a field within a column")
+    return tuple(schema.find_field(field.source_id).name for field in fields), bucket_key, num_buckets

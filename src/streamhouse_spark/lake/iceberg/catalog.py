@@ -1,0 +1,497 @@
+# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
+"""An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
+
+::
+
+    <table>/metadata/v<N>.metadata.json   version N of the table, put-if-absent, never rewritten
+    <table>/metadata/version-hint.text    a recent N; only a hint
+    <table>/metadata/floors/<N>           versions below N are void and may be deleted
+
+It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
+from the hint on, two looks for each time that the distance doubles, never by a listing; "N+1 is absent" means the
+newest only if the newest floor, read afterwards, is at most N. A slot whose file was deleted could be taken again by a
+writer that slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer
+than a minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.exceptions import ValidationError as IcebergValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.view import View
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.places import is_same_place, recorded_root
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
+from streamhouse_spark.lake.iceberg.metadata_cache import parsed, remember, updated
+from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.log.commits.chains import last_reached
+from streamhouse_spark.log.lifecycle.home import moved_error
+from streamhouse_spark.storage.base import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ATTEMPT_PROPERTY = "streamhouse.attempt"
+"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
+
+DROPPED = 10**20 - 1
+FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
+FLOOR_CHECK_AFTER_MS = 60_000
+PUT_ATTEMPTS_MAX = 4
+Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
+_VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    number: int
+    metadata: TableMetadata
+
+
+class FileCatalog(MetastoreCatalog):
+    """Tables are ``<prefix><namespace>/<table>`` of a storage. Safe for any number of writers.
+
+    ``properties`` are pyiceberg's own (``s3.*`` …), for files of a table outside the warehouse.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        prefix: str = "lake/",
+        world: World | None = None,
+        name: str = "streamhouse",
+        properties: Properties = EMPTY_DICT,
+    ) -> None:
+        super().__init__(name, **properties)
+        self._storage = storage
+        self._prefix = prefix
+        self._world = world or World()
+        self._io = StorageFileIO(storage, properties)
+        self._hints_behind: dict[str, int] = {}
+        """Table → its newest version, if the last look found the hint behind it."""
+
+    # -- tables ---------------------------------------------------------------------------------------------------
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        key = self._key(identifier)
+        return self._table(identifier, key, self._newest(key))
+
+    def mend_hint(self, identifier: str | Identifier) -> None:
+        """Point the hint to the newest version if the last look found it behind, because its writer died before it did
+        so.
+
+        Engines that open a table by its path know no other way to the newest version.
+        """
+        key = self._key(identifier)
+        number = self._hints_behind.pop(key, None)
+        if number is not None and (self._hint(key) or 0) < number:
+            with suppress(StorageError):  # the next look tries again
+                self._storage.put(_hint_key(key), str(number).encode())
+
+    def table_exists(self, identifier: str | Identifier) -> bool:
+        try:
+            self.load_table(identifier)
+        except NoSuchTableError:
+            return False
+        return True
+
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> Table:
+        """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
+        key = self._key(identifier)
+        started_ms = self._world.clock.boot_ms()
+        if self._floor(key) > 0 or self._hint(key) is not None:
+            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+        metadata = new_table_metadata(
+            location=location or self._io.files.location_of(key),
+            schema=self._convert_schema_if_needed(schema),
+            partition_spec=partition_spec,
+            sort_order=sort_order,
+            properties=dict(properties),
+        )
+        created = metadata.model_copy(update={"last_updated_ms": self._storage.now_ms()})
+        version = self._put_version(key, 1, created, started_ms)
+        if version is None:
+            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+        return self._table(identifier, key, version)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Commit updates: requirements are checked against the newest version, and the new version is that one's
+        successor or nothing.
+
+        Raises `CommitFailedException` if a requirement fails or another writer won, `CommitStateUnknownException` if
+        the storage did not report the outcome.
+        """
+        identifier = table.name()
+        key = self._key(identifier)
+        started_ms = self._world.clock.boot_ms()
+        base = self._newest(key, from_number=_version_number(table.metadata_location))
+        self._require_home(key, base.metadata)
+        if base.metadata.table_uuid != table.metadata.table_uuid:
+            raise CommitFailedException(
+                f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
+                f"expected {table.metadata.table_uuid}"
+            )
+        for requirement in requirements:
+            requirement.validate(base.metadata)
+        location = self._location(key, base.number)
+        changed = updated(base.metadata, updates, location)
+        if changed == base.metadata:
+            return _response(base.metadata, location)
+        version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms)
+        if version is None:
+            raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
+        return _response(version.metadata, self._location(key, version.number))
+
+    def relocate_table(self, identifier: str | Identifier, rewrite: Rewrite) -> bool:
+        """Move the table to the location where it was found. ``rewrite`` makes its next metadata from the stored
+        metadata and the move, which is None for a table at its recorded location; it returns None if there is nothing
+        to do.
+
+        **Commit point:** the metadata version. Returns False if nothing was done. Raises `NoSuchTableError`,
+        `CommitFailedException` if others keep changing the table, `CommitStateUnknownException`.
+        """
+        key = self._key(identifier)
+        for _ in range(PUT_ATTEMPTS_MAX):
+            started_ms = self._world.clock.boot_ms()
+            base = self._newest(key)
+            changed = rewrite(base.metadata, self._move(key, base.metadata))
+            if changed is None:
+                return False
+            if self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms) is not None:
+                return True
+        raise CommitFailedException(f"{self._storage.url}/{key} was changed by others {PUT_ATTEMPTS_MAX} times")
+
+    def drop_table(self, identifier: str | Identifier) -> None:
+        """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
+        key = self._key(identifier)
+        owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
+        refused: StorageRefusedError | None = None
+        try:
+            self._storage.put_if_absent(_floor_key(key, DROPPED), owner.encode())
+        except StorageError as error:  # decided by reading it back
+            refused = error if isinstance(error, StorageRefusedError) else None
+        if self.dropped_owner(identifier) is None:  # read, because a listing may lag
+            if refused is not None:
+                raise refused
+            raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
+
+    def dropped_owner(self, identifier: str | Identifier) -> str | None:
+        """Return the uuid of the streamhouse table whose lake was dropped here; None if nothing was dropped."""
+        try:
+            return self._storage.read(_floor_key(self._key(identifier), DROPPED)).decode()
+        except ObjectNotFoundError:
+            return None
+
+    def undrop_table(self, identifier: str | Identifier) -> Table:
+        """Bring a dropped table back. Raises `NoSuchTableError` if the table's files are gone."""
+        key = self._key(identifier)
+        self._storage.delete(_floor_key(key, DROPPED))
+        return self.load_table(identifier)
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """Drop the table and delete every file below its location, but the floor that keeps it closed."""
+        key = self._key(identifier)
+        with suppress(NoSuchTableError):
+            self.drop_table(identifier)
+        kept = _floor_key(key, DROPPED)
+        for info in self._storage.list(f"{key}/"):
+            if info.key != kept:
+                self._storage.delete(info.key)
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        (database,) = Catalog.identifier_to_tuple(namespace)
+        names = self._storage.list_names(f"{self._prefix}{database}/")
+        return [(database, name) for name in names if self.table_exists((database, name))]
+
+    # -- namespaces -----------------------------------------------------------------------------------------------
+    # A namespace is a folder: it exists as soon as a table is in it.
+
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        if namespace:
+            return []
+        return [(name,) for name in self._storage.list_names(self._prefix)]
+
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+        Catalog.identifier_to_tuple(namespace)
+
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        if Catalog.identifier_to_tuple(namespace) not in self.list_namespaces():
+            raise NoSuchNamespaceError(f"{self._storage.url}/{self._prefix} has no namespace {namespace}")
+        return {}
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def prune_versions(
+        self, identifier: str | Identifier, *, grace_ms: int = FLOOR_GRACE_MS, dry_run: bool = False
+    ) -> list[str]:
+        """Delete metadata versions that were superseded at least ``grace_ms`` ago; returns their keys.
+
+        Works in two visits: this one deletes versions below a floor that is old enough, and stores the floor for the
+        next. Versions are deleted oldest first, so that no gap ever hides a newer one.
+        """
+        key = self._key(identifier)
+        newest = self._newest(key)
+        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(_floors_prefix(key)))
+        settled_ms = self._storage.now_ms() - grace_ms
+        settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
+        numbers = sorted(_version_numbers(self._storage.list_names(f"{key}/metadata/")))
+        doomed = [_version_key(key, number) for number in numbers if number < settled]
+        if dry_run:
+            return doomed
+        for doomed_key in doomed:
+            self._storage.delete(doomed_key)
+        if newest.number > max((number for number, _ in floors), default=1):
+            with suppress(StorageError):  # the next visit tries again
+                self._storage.put_if_absent(_floor_key(key, newest.number), b"")
+        for number, info in floors:
+            if number < settled:
+                self._storage.delete(info.key)
+        return doomed
+
+    @staticmethod
+    def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
+        """Do nothing: deleting by the length of the metadata log would open slots. `prune_versions` deletes behind a
+        floor.
+        """
+
+    # -- versions -------------------------------------------------------------------------------------------------
+
+    def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
+        """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
+        hint = self._hint(key) if from_number is None else None
+        start = from_number or hint or 1
+        while True:
+            found = self._read_forward(key, start)
+            floor = self._floor(key)
+            if floor == DROPPED or (found is None and start == max(floor, 1)):
+                raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
+            if found is not None and floor <= found[0]:
+                if from_number is None and hint != found[0]:
+                    self._hints_behind[key] = found[0]
+                return self._parsed(key, *found)
+            start = max(floor, 1)
+
+    def _parsed(self, key: str, number: int, data: bytes) -> _Version:
+        try:
+            return _Version(number, parsed(data))
+        except (ValueError, IcebergValidationError) as error:
+            raise CorruptDataError(
+                f"{self._storage.url}/{_version_key(key, number)} is not Iceberg table metadata "
+                f"({str(error).splitlines()[0]}); restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
+            ) from error
+
+    def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:
+        """Return version ``start`` or its newest successor; None if ``start`` is absent.
+
+        Versions are deleted oldest first, so none is missing between two existing ones.
+        """
+
+        def read(number: int) -> tuple[int, bytes] | None:
+            try:
+                return number, self._storage.read(_version_key(key, number))
+            except ObjectNotFoundError:
+                return None
+
+        found = read(start)
+        return None if found is None else last_reached(read, start, found)
+
+    def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
+        """Store version ``number``; returns None if another writer has it. Raises `CommitStateUnknownException`."""
+        attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
+        stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
+        data = stored.model_dump_json().encode()
+        version_key = _version_key(key, number)
+        with self._storage.contention_hint(f"{key}/metadata/.lock"):
+            won = self._put_and_read_back(version_key, data)
+        if not won:
+            return None
+        remember(data, stored)
+        waited_ms = self._world.clock.boot_ms() - started_ms
+        if waited_ms > FLOOR_CHECK_AFTER_MS and self._floor(key) >= number:
+            return None  # the slot was free only because its file had been deleted: the new file there is void
+        with suppress(StorageError):
+            self._storage.put(_hint_key(key), str(number).encode())
+        return _Version(number, stored)
+
+    def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
+        """Return metadata with the store's time instead of this host's, and never before the time of its
+        predecessor.
+        """
+        newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
+        time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
+        return changed.model_copy(update={"last_updated_ms": time_ms})
+
+    def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
+        """Store ``data`` and return whether the slot holds it. After any error the slot itself is asked, never the
+        error.
+
+        Raises `StorageRefusedError` if the slot is empty, and the store lets nobody here fill it.
+        """
+        last_error: StorageError | None = None
+        refusals = 0
+        for attempt in range(PUT_ATTEMPTS_MAX):
+            if attempt:
+                self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
+            try:
+                self._storage.put_if_absent(version_key, data)
+                return True
+            except StorageError as error:
+                last_error = error
+                refusals += isinstance(error, StorageRefusedError)
+            try:
+                return self._storage.read(version_key) == data
+            except ObjectNotFoundError:
+                if refusals == attempt + 1 and last_error is not None:
+                    raise last_error from None  # it is not there, and no request that could put it is under way
+                continue
+            except StorageError as error:
+                last_error = error
+        raise CommitStateUnknownException(
+            f"storing {self._storage.url}/{version_key} may or may not have happened"
+        ) from last_error
+
+    def _hint(self, key: str) -> int | None:
+        try:
+            number = int(self._storage.read(_hint_key(key)))
+        except (StorageError, ValueError):
+            return None
+        return number if number > 0 else None
+
+    def _floor(self, key: str) -> int:
+        return max((int(name) for name in self._storage.list_names(_floors_prefix(key)) if name.isdigit()), default=0)
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def _key(self, identifier: str | Identifier) -> str:
+        parts = Catalog.identifier_to_tuple(identifier)
+        if len(parts) != 2 or any(not part or "/" in part or part in (".", "..") for part in parts):
+            raise NoSuchTableError(f"a table of this catalog is <namespace>.<table>, found {identifier!r}")
+        return f"{self._prefix}{parts[0]}/{parts[1]}"
+
+    def _location(self, key: str, number: int) -> str:
+        return self._io.files.location_of(_version_key(key, number))
+
+    def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
+        """Return the table with the present locations of its files, wherever the metadata was written."""
+        metadata, io = version.metadata, self._io
+        if (move := self._move(key, metadata)) is not None:
+            metadata, io = moved_metadata(metadata, move), StorageFileIO(self._storage, self.properties, move)
+        return Table(
+            identifier=Catalog.identifier_to_tuple(identifier),
+            metadata=metadata,
+            metadata_location=self._location(key, version.number),
+            io=io,
+            catalog=self,
+        )
+
+    def _move(self, key: str, metadata: TableMetadata) -> Move | None:
+        """Return the move of the table; None for one at the location in its metadata."""
+        root = recorded_root(metadata.location, key)
+        if root is None or is_same_place(root, self._storage.url):
+            return None
+        return Move.to(root, self._storage.url)
+
+    def _require_home(self, key: str, metadata: TableMetadata) -> None:
+        move = self._move(key, metadata)
+        if move is not None:
+            raise moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
+
+    # -- what files alone cannot do -------------------------------------------------------------------------------
+
+    def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
+        self._refuse("registering a table: create it here, or use another catalog")
+
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        self._refuse("renaming a table: its place is its name")
+
+    def drop_namespace(self, namespace: str | Identifier) -> None:
+        self._refuse("dropping a namespace: it goes with its last table")
+
+    def update_namespace_properties(
+        self, namespace: str | Identifier, removals: set[str] | None = None, updates: Properties = EMPTY_DICT
+    ) -> PropertiesUpdateSummary:
+        self._refuse("properties of a namespace")
+
+    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
+        return []
+
+    def view_exists(self, identifier: str | Identifier) -> bool:
+        return False
+
+    def load_view(self, identifier: str | Identifier) -> View:
+        raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
+
+    def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
+        self._refuse("views")
+
+    def drop_view(self, identifier: str | Identifier) -> None:
+        raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise NotImplementedError(f"a catalog of files does not offer {what}")
+
+
+def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
+    return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
+
+
+def _version_key(key: str, number: int) -> str:
+    return f"{key}/metadata/v{number}.metadata.json"
+
+
+def _hint_key(key: str) -> str:
+    return f"{key}/metadata/version-hint.text"
+
+
+def _floors_prefix(key: str) -> str:
+    return f"{key}/metadata/floors/"
+
+
+def _floor_key(key: str, number: int) -> str:
+    return f"{_floors_prefix(key)}{number:020d}"
+
+
+def _version_number(metadata_location: str) -> int | None:
+    match = _VERSION_FILE.search(metadata_location)
+    return int(match[1]) if match else None
+
+
+def _version_numbers(names: Iterable[str]) -> Iterable[int]:
+    return (number for name in names if (number := _version_number(name)) is not None)

@@ -1,0 +1,142 @@
+"""Snapshots of the package: built from public parts of pyiceberg, validated on every attempt, committed by the catalog.
+
+An attempt loads the newest metadata, validates against exactly that, writes manifests on top of it, and asks the
+catalog to commit with the requirement that the branch still points where it did. So nothing can come between the
+validation and the commit: not on the first attempt, and not on a retry. The snapshot carries the uuid of the commit, so
+that an outcome which the catalog cannot tell is looked up in the chain. No error path deletes a file: files of a lost
+attempt are named by nobody, and orphan cleaning removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    TableRequirement,
+    ValidatableTableRequirement,
+)
+from pyiceberg.typedef import Identifier
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
+from streamhouse_spark.lake.iceberg.errors import catalog_answers
+from streamhouse_spark.lake.iceberg.offsets import find_commit
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
+
+NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
+"""Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
+
+ATTEMPTS_MAX = 20
+
+
+Validation = Callable[[TableMetadata], Change]
+"""Checks that the change may be made on this metadata, and returns the change. Raises the obstacle otherwise."""
+
+
+def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validation, world: World) -> Snapshot:
+    """Make the change in one snapshot, on the newest one by then.
+
+    Raises the errors of ``validate``, `CommitConflictError` if others win too often, `CommitStateUnknownError`.
+    """
+    commit_uuid = world.ids.new_uuid()
+    for attempt in range(ATTEMPTS_MAX):
+        world.wait_to_retry(attempt)
+        with catalog_answers(f"{'.'.join(identifier)} was loaded"):
+            table = catalog.load_table(identifier)
+        landed = find_commit(table.metadata, commit_uuid)
+        if landed is not None:
+            return landed
+        change = validate(table.metadata)
+        try:
+            snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
+        except FileNotFoundError as error:
+            _require_overtaken(catalog, table, error)
+            continue
+        try:
+            catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
+        except CommitFailedException:
+            continue
+        except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
+            found = _look_up(catalog, identifier, commit_uuid, error)
+            if found is None:
+                raise
+            return found
+        return snapshot
+    raise CommitConflictError(
+        f"lake table {'.'.join(identifier)}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
+    )
+
+
+def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
+    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
+    with catalog_answers(f"{'.'.join(table.name())} was loaded"):
+        now = catalog.load_table(table.name()).metadata.current_snapshot_id
+    if now == table.metadata.current_snapshot_id:
+        raise CorruptDataError(
+            f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        ) from error
+
+
+def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
+    """Return the snapshot, if the commit happened in spite of the error; None if the error is final."""
+    try:
+        metadata = catalog.load_table(identifier).metadata
+    except Exception as second:  # noqa: BLE001 - whatever a catalog's client raises
+        raise CommitStateUnknownError(
+            f"lake table {'.'.join(identifier)}: the commit may or may not have happened ({error}), and looking it up "
+            f"failed ({second}); run the same tiering again, it repeats nothing that happened"
+        ) from error
+    found = find_commit(metadata, commit_uuid)
+    if found is None and isinstance(error, CommitStateUnknownException):
+        raise CommitStateUnknownError(
+            f"lake table {'.'.join(identifier)}: the commit may still happen ({error}); run the same tiering again, it "
+            "repeats nothing that happened"
+        ) from error
+    if found is None and not isinstance(error, StreamhouseError):
+        raise CommitStateUnknownError(
+            f"lake table {'.'.join(identifier)}: the catalog failed while committing ({type(error).__name__}: {error}) "
+            "and does not show the commit; run the same tiering again"
+        ) from error
+    return found
+
+
+def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
+    """Return the requirements under which the catalog commits on exactly the validated state, or fails."""
+    head = metadata.refs.get(MAIN_BRANCH)
+    # Only catalogs that check requirements in this process know ours; for others see `iceberg_orphans`.
+    own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
+    requirements: tuple[Any, ...] = (
+        *own,
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id if head else None}),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+    )
+    return requirements
+
+
+def not_before_ms(metadata: TableMetadata) -> int:
+    return int(metadata.properties.get(NOT_BEFORE_PROPERTY, "0"))
+
+
+class _AssertNotBefore(ValidatableTableRequirement):
+    """The requirement that cleaning has not begun since the commit was validated."""
+
+    type: Literal["streamhouse-assert-not-before"] = "streamhouse-assert-not-before"
+    not_before_ms: int
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None or not_before_ms(base_metadata) != self.not_before_ms:
+            raise CommitFailedException("files were cleaned up since this commit was validated")

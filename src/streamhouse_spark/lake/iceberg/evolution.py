@@ -1,0 +1,188 @@
+"""Bringing an Iceberg table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
+commenting.
+
+Existing files stay as they are: columns are found in them by field id, which a rename keeps and a drop retires for
+good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema and
+the map of columns. It is tried until it succeeds, before the next round commits. A round that was planned before the
+change is refused by the commit's own validation, and planned again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg import types as ice
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertTableUUID,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+
+from streamhouse_spark.lake import column_map
+from streamhouse_spark.lake.column_map import (
+    COLUMNS_PROPERTY,
+    ColumnMap,
+    LakeField,
+    fields_that_stay,
+    foreign_changes,
+    repeated_names,
+    require_not_newer,
+)
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.schema import iceberg_type
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The required columns of the lake."""
+
+    schema: Schema
+    """The lake's own schema if nothing is to be changed."""
+    columns: ColumnMap
+    differences: tuple[str, ...]
+    """Changes by another engine that keep the lake from being brought up."""
+
+
+def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
+    """Return the lake table's map of columns. Raises `CorruptDataError`."""
+    fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+    return column_map.column_map(metadata.properties, fields, spec, where=metadata.location)
+
+
+def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
+    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
+
+    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have the change
+    yet.
+    """
+    fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+    column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
+
+
+def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
+    """Return the lake's schema with the present names and types of the table's columns, without dropped ones, and with
+    the nullable ones that the lake lacks behind the others.
+
+    Comments that the table does not have are left alone. Raises `CommitConflictError` if the lake is of a newer schema
+    than the spec.
+    """
+    lake, known = metadata.schema(), iceberg_columns(metadata, spec)
+    require_not_newer(known, spec, where=metadata.location)
+    found = foreign_changes(known, {field.field_id: field.name for field in lake.fields}, spec)
+    mapped = dict(known.fields)
+    if known.schema_id == spec.schema_id:  # names and types are the table's already
+        fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
+    else:
+        fields = _renamed_and_dropped(lake, known, spec.schema, mapped)
+    ids = itertools.count(metadata.last_column_id + 1)
+    for column in spec.schema.columns:
+        if column.id not in mapped and column.nullable:
+            fields.append(_new_field(column, ids))
+            mapped[column.id] = LakeField(fields[-1].field_id, column.name)
+    found += repeated_names(field.name for field in fields) + _sorted_by_dropped(metadata, fields)
+    changed = lake if found else _changed(metadata, fields)
+    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
+    return Evolved(changed, ColumnMap(mapped, None if is_as_it_was else spec.schema_id), tuple(found))
+
+
+def _renamed_and_dropped(
+    lake: Schema, known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+) -> list[ice.NestedField]:
+    """Return the lake's fields after the renames and drops of the table's columns."""
+    by_id = {field.field_id: field for field in lake.fields}
+    named = [(field.field_id, field.name) for field in lake.fields]
+    found = fields_that_stay(named, known, schema, mapped)
+    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
+
+
+def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
+    lake = metadata.schema()
+    if fields == list(lake.fields):
+        return lake
+    schema_id = 1 + max(schema.schema_id for schema in metadata.schemas)
+    return Schema(*fields, schema_id=schema_id, identifier_field_ids=lake.identifier_field_ids)
+
+
+def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
+    """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
+    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    kept = {field.field_id for field in fields}
+    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
+    here = {field.field_id: field.name for field in metadata.schema().fields}
+    return [
+        f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
+        "the sort order away there"
+        for i in sorted(sources & here.keys())
+    ]
+
+
+def _as_column(field: ice.NestedField, column: Column) -> ice.NestedField:
+    """Return the field with the column's name and comment, and with its type if that is a promotion of Iceberg's."""
+    field = _commented(field, column)
+    wanted = iceberg_type(column.type, itertools.count())
+    kind = wanted if _is_promotion(field.field_type, wanted) else field.field_type
+    if field.name == column.name and kind == field.field_type:
+        return field
+    return field.model_copy(update={"name": column.name, "field_type": kind})
+
+
+def _commented(field: ice.NestedField, column: Column | None) -> ice.NestedField:
+    if column is None or column.comment is None or column.comment == field.doc:
+        return field
+    return field.model_copy(update={"doc": column.comment})
+
+
+def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
+    match before, after:
+        case ice.DecimalType(), ice.DecimalType():
+            return before.scale == after.scale and before.precision < after.precision
+        case (ice.IntegerType(), ice.LongType()) | (ice.FloatType(), ice.DoubleType()):
+            return True
+    return False
+
+
+def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
+    return ice.NestedField(
+        field_id=next(ids),
+        name=column.name,
+        field_type=iceberg_type(column.type, ids),
+        required=False,
+        doc=column.comment,
+    )
+
+
+def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
+    """Make the wanted columns the current ones. Returns False if the table changed meanwhile: look again.
+
+    Raises `CommitStateUnknownError`, after which looking again is right as well.
+    """
+    metadata = table.metadata
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
+    )
+    updates: list[TableUpdate] = []
+    if wanted.schema is not metadata.schema():
+        updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
+    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
+    try:
+        with commit_answers(f"columns of lake table {metadata.location}"):
+            catalog.commit_table(table, requirements, tuple(updates))
+    except CommitFailedException:
+        return False
+    return True

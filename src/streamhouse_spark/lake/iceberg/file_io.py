@@ -1,0 +1,172 @@
+# ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
+"""Give pyiceberg the warehouse's `Storage` as a `FileIO`."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.avro.reader import DoubleReader
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.damaged_metadata import file_of
+from streamhouse_spark.lake.iceberg.moved import Move, moved_avro
+from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
+from streamhouse_spark.storage.base import Storage
+
+_DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
+"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
+
+
+def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
+    """Read a double in the interpreter: the compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
+    (apache/iceberg-python#3808), so that files would not be found by a partition of doubles, and deletes would be
+    written into another partition than that of their file.
+    """
+    value: float
+    (value,) = struct.unpack("<d", decoder.read(8))
+    return value
+
+
+DoubleReader.read = _read_double  # type: ignore[method-assign]
+
+
+def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+    """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
+    commit must not depend on.
+    """
+    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+
+
+@contextmanager
+def lake_metadata(location: str) -> Iterator[None]:
+    """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
+            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
+        ) from error
+    except _DAMAGE as error:
+        file = file_of(error, _location, "a manifest")
+        raise CorruptDataError(
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
+            "lake anew from the log (streamhouse retier)"
+        ) from error
+
+
+def _location(value: object) -> str | None:
+    return value.input_file.location if isinstance(value, AvroFile) else None
+
+
+class StorageFileIO(FileIO):
+    """Locations inside the warehouse go through its storage; any other is only read, by pyiceberg's own file access.
+
+    With a ``move``, metadata that was written elsewhere is read as if it had been written here.
+    """
+
+    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
+        super().__init__(properties)
+        self.files = StorageFiles(storage)
+        self.move = move
+
+    def new_input(self, location: str) -> InputFile:
+        if not self.files.holds(location):
+            return load_file_io(self.properties, location).new_input(location)
+        return _StorageInput(location, self.files, self.move)
+
+    def new_output(self, location: str) -> OutputFile:
+        """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
+        return _StorageOutput(location, self.files)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file. Raises `LakeMismatchError` outside the warehouse."""
+        where = location if isinstance(location, str) else location.location
+        self.files.storage.delete(self.files.key_of(where))
+
+
+class _StorageInput(InputFile):
+    def __init__(self, location: str, files: StorageFiles, move: Move | None = None) -> None:
+        super().__init__(location)
+        self._files = files
+        self._key = files.key_of(location)
+        self._move = move
+
+    def __len__(self) -> int:
+        return self._files.storage.size_bytes(self._key)
+
+    def exists(self) -> bool:
+        try:
+            self._files.storage.size_bytes(self._key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        try:
+            if self._key.endswith(".avro"):
+                data = whole_avro(self._files.storage.read(self._key), self.location)
+                return io.BytesIO(data if self._move is None else moved_avro(data, self.location, self._move))
+            return RangeReader(self._files.storage, self._key)
+        except ObjectNotFoundError as error:
+            raise FileNotFoundError(str(error)) from error
+
+
+class _StorageOutput(OutputFile):
+    def __init__(self, location: str, files: StorageFiles) -> None:
+        super().__init__(location)
+        self._files = files
+        self._key = files.key_of(location)
+        self._size_bytes: int | None = None
+
+    def __len__(self) -> int:
+        return self._files.storage.size_bytes(self._key) if self._size_bytes is None else self._size_bytes
+
+    def exists(self) -> bool:
+        return self.to_input_file().exists()
+
+    def to_input_file(self) -> InputFile:
+        return _StorageInput(self.location, self._files)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        # Names of manifests and manifest lists hold a fresh uuid: there is nothing to overwrite.
+        return _BufferedOutput(self)
+
+    def store(self, data: bytes) -> None:
+        with self._files.storage.create(self._key) as sink:
+            sink.write(data)
+        self._size_bytes = len(data)
+
+
+class _BufferedOutput(io.BytesIO):
+    """Collects a metadata file and stores it when closed without an error."""
+
+    def __init__(self, output: _StorageOutput) -> None:
+        super().__init__()
+        self._output = output
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            super().close()
+
+    def close(self) -> None:
+        if not self.closed:
+            data = self.getvalue()
+            super().close()
+            self._output.store(data)

@@ -1,0 +1,131 @@
+"""The facts of the Iceberg table that a task needs to write data files for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import PrimitiveType
+
+from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.lake.iceberg.schema import file_schema, internal_value, partition_record, partition_types
+from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
+
+PATH_PART_CHARS_MAX = 150
+
+
+@dataclass(frozen=True)
+class WriteShape:
+    """The facts of the Iceberg table that a task needs. Shipped as JSON; shared by all files of a round."""
+
+    schema: Schema
+    spec: PartitionSpec
+    data_location: str
+    properties: Mapping[str, str]
+    planned_ms: int
+    """Store time at which the round was planned."""
+    snapshot_id: int | None = None
+    """The snapshot that was current then."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "iceberg",
+            "schema": self.schema.model_dump_json(),
+            "spec": self.spec.model_dump_json(),
+            "data_location": self.data_location,
+            "properties": dict(self.properties),
+            "planned_ms": self.planned_ms,
+            "snapshot_id": self.snapshot_id,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> WriteShape:
+        return cls(
+            Schema.model_validate_json(value["schema"]),
+            PartitionSpec.model_validate_json(value["spec"]),
+            value["data_location"],
+            value["properties"],
+            value["planned_ms"],
+            value["snapshot_id"],
+        )
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        return file_schema(self.schema)
+
+    @cached_property
+    def partition_types(self) -> list[PrimitiveType]:
+        return partition_types(self.spec, self.schema)
+
+    def field_ids(self, names: Sequence[str]) -> list[int]:
+        return [self.schema.find_field(name, case_sensitive=False).field_id for name in names]
+
+    @cached_property
+    def partition_parts(self) -> Sequence[_Part]:
+        fields = zip(self.spec.fields, self.partition_types, strict=True)
+        name_of = self.schema.find_column_name
+        return [_Part(name_of(f.source_id) or "", isinstance(f.transform, BucketTransform), kind) for f, kind in fields]
+
+    @property
+    def schema_id(self) -> int:
+        return self.schema.schema_id
+
+    @property
+    def spec_id(self) -> int:
+        return self.spec.spec_id
+
+    @property
+    def file_prefix(self) -> str:
+        return ""
+
+    @property
+    def writer_options(self) -> Mapping[str, Any]:
+        level = self.properties.get("write.parquet.compression-level")
+        codec = self.properties.get("write.parquet.compression-codec", "zstd")
+        return writer_options(codec.lower(), int(level) if level else None)
+
+    def directory(self, key: PartitionKey, bucket: int) -> str:  # noqa: ARG002 - it is in the key
+        if not key:
+            return self.data_location
+        record = partition_record(self.spec, self.schema, key)
+        path = self.spec.partition_to_path(record, self.schema)
+        # Values are already escaped; only their length can still be more than a file system takes.
+        return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
+
+    def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
+        plan = compute_statistics_plan(self.schema, dict(self.properties))
+        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self.schema))
+        bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in found.column_aggregates.items()}
+        return {
+            "column_sizes": dict(found.column_sizes),
+            "value_counts": dict(found.value_counts),
+            "null_value_counts": dict(found.null_value_counts),
+            "nan_value_counts": dict(found.nan_value_counts),
+            "lower_bounds": {i: low for i, (low, _) in bounds.items() if low is not None},
+            "upper_bounds": {i: high for i, (_, high) in bounds.items() if high is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The `PartitionPart` of Iceberg."""
+
+    source: str
+    is_bucket: bool
+    type: PrimitiveType
+
+    def encoded(self, value: pa.Scalar) -> bytes | None:
+        plain = internal_value(value)
+        return None if plain is None else to_bytes(self.type, plain)

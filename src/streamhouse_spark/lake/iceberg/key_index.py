@@ -1,0 +1,131 @@
+"""The data files of a snapshot by bucket, and those that can hold rows of given keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+from pyiceberg.conversions import to_bytes
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.keys.collapsed_changes import KeySet
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID
+from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.scan_files import decoded_bound
+from streamhouse_spark.lake.iceberg.schema import bucket_of, internal_value, partition_types
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.parquet.key_lookup import KeyProbe, best_probe
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def live_files(
+    table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
+) -> dict[int, tuple[LiveFile, ...]]:
+    """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
+    found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
+    specs = table.metadata.specs()
+    for task in plan_tasks(table, snapshot, AlwaysTrue()):
+        bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets)
+        if bucket is not None and bucket not in found:
+            continue
+        file = live_file(task, table, key_ids)
+        for files in found.values() if bucket is None else [found[bucket]]:
+            files.append(file)
+    return {bucket: tuple(files) for bucket, files in found.items()}
+
+
+def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
+    file, wanted = task.file, set(key_ids)
+    spec = table.metadata.specs()[file.spec_id]
+    types = partition_types(spec, table.metadata.schema())
+    values = [file.partition[position] for position in range(len(types))]
+    deletes = sorted(task.delete_files, key=lambda delete: delete.file_path)
+    locations = {delete.file_path: position_deletes(delete, table.location()) for delete in deletes}
+    own = [delete.file_path for delete in deletes if is_only_of(delete, file.file_path)]
+    return LiveFile(
+        location=file.file_path,
+        size_bytes=file.file_size_in_bytes,
+        num_rows=file.record_count,
+        spec_id=file.spec_id,
+        partition=tuple(None if v is None else to_bytes(t, v) for t, v in zip(types, values, strict=True)),
+        own_deletes=tuple(own),
+        shared_deletes=tuple(location for location in locations if location not in own),
+        lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in wanted},
+        upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in wanted},
+    )
+
+
+def is_only_of(delete: DataFile, location: str) -> bool:
+    """Whether a file of deleted positions names positions of this one data file only."""
+    lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    return lower == upper == location.encode()
+
+
+class KeyedFilter:
+    """A filter of data files by the keys of a changelog's range."""
+
+    def __init__(self, shape: WriteShape, schema: TableSchema, primary_key: Sequence[str]) -> None:
+        self._shape = shape
+        names = {field_id: name for name, field_id in zip(primary_key, shape.field_ids(primary_key), strict=True)}
+        self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]
+        self._names = list(names.values())
+        self._seen: list[list[pa.Array]] = [[] for _ in self._names]
+        types = dict(self._keys)
+        self._partitions: dict[int, tuple[str, set[bytes | None]]] = {
+            position: (names[field.source_id], set())
+            for position, field in enumerate(shape.spec.fields)
+            if isinstance(field.transform, IdentityTransform)
+            and field.source_id in names
+            and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
+        }
+
+    def see(self, rows: pa.RecordBatch) -> None:
+        """Note rows of the range, with the columns of the table."""
+        for name, found_values in zip(self._names, self._seen, strict=True):
+            found_values.append(rows.column(name).unique())
+        for position, (name, values) in self._partitions.items():
+            field_type = self._shape.partition_types[position]
+            distinct = rows.column(name).unique()
+            found = (internal_value(value) for value in distinct)
+            values.update(None if value is None else to_bytes(field_type, value) for value in found)
+
+    def probe(self) -> KeyProbe | None:
+        """Return the column by which the keys of the noted rows are looked for first."""
+        return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
+
+    def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
+        """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
+        if file.spec_id == self._shape.spec.spec_id:
+            seen = (file.partition[position] in values for position, (_, values) in self._partitions.items())
+            if not all(seen):
+                return False
+        low, high = self._bounds(file)
+        return not low or keys.reaches(low, high)
+
+    def _bounds(self, file: LiveFile) -> tuple[bytes, bytes]:
+        """Return the least and the greatest beginning of the file's keys; empty if nothing is known."""
+        lows, highs = [], []
+        for field_id, arrow in self._keys:
+            field_type = self._shape.schema.find_type(field_id)
+            low, high = (_as_key(decoded_bound(field_type, b.get(field_id)), arrow) for b in (file.lower, file.upper))
+            if low is None or high is None:
+                break
+            lows.append(low)
+            highs.append(high)
+        return (encode_keys(lows)[0].as_py(), encode_keys(highs)[0].as_py()) if lows else (b"", b"")
+
+
+def _as_key(value: object, arrow: pa.DataType) -> pa.Array | None:
+    """Return a bound as a value of the column; None if there is none, or, for floats, none that holds for NaN."""
+    if value is None or pa.types.is_floating(arrow):
+        return None
+    try:
+        return pa.array([value], arrow)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,233 @@
+"""Upkeep of an Iceberg table of a log: joining adjacent small files, and expiring snapshots with their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
+from streamhouse_spark.lake.iceberg.refs import unchanged_refs
+from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeFile
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.compaction import (
+    COMPACT_FILES_MIN,
+    CompactGroup,
+    StoredFile,
+    merge_group,
+    plan_groups,
+)
+from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
+from streamhouse_spark.lake.snapshot_times import aged_ms
+
+# -- compaction -------------------------------------------------------------------------------------------------------
+
+
+def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
+        return CompactReport(), None
+    place.require_owner(table.metadata)
+    with lake_metadata(table.location()):
+        groups = plan_compaction(place, table, planned)
+    removed = [file.location for group in groups for file in group.files]
+    rows = sum(group.num_rows for group in groups)
+    if not groups or dry_run:
+        return CompactReport(len(removed), len(groups), rows), None
+    context = write_context(place)
+    files = place.files_at(context.lake["data_location"])
+    how = own_projection(table.metadata, place.spec)
+    shape = WriteShape.from_json(context.lake)
+    added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
+    if sum(file.num_rows for file in added) != rows:
+        raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        require_shape(metadata, shape)
+        require_written(place, metadata, added, shape)
+        return compaction_change(table, planned, removed, added, metadata)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
+
+
+def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
+    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between.
+
+    Files of other engines are left alone, and so is a snapshot that has delete files: rows that were deleted by
+    position or value could come back.
+    """
+    manifests = manifests_of(table.io, snapshot)
+    if _has_deletes(snapshot, table):
+        return []
+    entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
+    current = [_stored(file) for file in entries if file.spec_id == table.metadata.default_spec_id]
+
+    files = place.files_at(data_location(table))
+
+    def footer(location: str) -> OffsetFile | None:
+        return offset_file(files, location, place.spec.writers)
+
+    return plan_groups(current, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+
+
+def _stored(file: DataFile) -> StoredFile:
+    partition = tuple(file.partition[i] for i in range(len(file.partition)))
+    return StoredFile(file.file_path, file.file_size_in_bytes, file.record_count, partition)
+
+
+def compaction_change(
+    table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile], metadata: TableMetadata
+) -> Change:
+    """Return the change to the same rows in fewer files, with the offsets of ``metadata``, so that older snapshots can
+    go.
+
+    Raises `CommitConflictError` if rows were deleted since it was planned.
+    """
+    head = metadata.current_snapshot()
+    if head is None or (head.snapshot_id != planned.snapshot_id and _has_deletes(head, table)):
+        raise CommitConflictError(
+            f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
+        )
+    summary = carried_offsets(metadata)
+    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(summary))
+
+
+def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
+    """Return the summary of a snapshot with the rows of the current one."""
+    owner = metadata.properties[TABLE_UUID_PROPERTY]
+    offsets = newest_offsets(metadata, owner)
+    if offsets is None:
+        return {}
+    text = offsets_text(
+        owner, offsets.offsets, offsets.starts, dropped_rows=offsets.dropped_rows, history=offsets.history
+    )
+    return {OFFSETS_PROPERTY: text}
+
+
+def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
+    deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
+    return any(m.has_added_files() or m.has_existing_files() for m in deletes)
+
+
+# -- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+    """Expire snapshots as `LakeTable.expire` does."""
+    table = place.find()
+    if table is None:
+        return ExpireReport()
+    place.require_owner(table.metadata)
+    now_ms = place.storage.now_ms()
+    doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, now_ms=now_ms, keep_ms=keep_ms)
+    if not doomed:
+        return ExpireReport()
+    if dry_run:
+        left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
+        after = table.metadata.model_copy(update={"snapshots": left})
+        return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
+    after = remove_snapshots(place.catalog, table, doomed)
+    gone = unreachable_files(table, table.metadata, after)
+    for location in gone:
+        with suppress(FileNotFoundError):
+            table.io.delete(location)
+    return ExpireReport(doomed, tuple(gone))
+
+
+def expirable(
+    metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
+) -> tuple[int, ...]:
+    """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
+    the offsets.
+    """
+    head = metadata.current_snapshot()
+    if head is None:
+        return ()
+    kept = {ref.snapshot_id for ref in metadata.refs.values()}
+    kept.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
+    offsets = newest_offsets(metadata, table_uuid)
+    if offsets is not None:
+        kept.add(offsets.snapshot_id)
+    for ref in metadata.refs.values():
+        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
+            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
+            kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
+    made_in_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    times_ms = aged_ms([own_time_ms(s) for s in made_in_order], now_ms)
+    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(made_in_order, times_ms, strict=True)}
+    return tuple(
+        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and age_of[s.snapshot_id] >= keep_ms
+    )
+
+
+def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
+    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
+
+    Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
+    were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
+    """
+    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *unchanged_refs(catalog, table.metadata))
+    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
+    try:
+        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
+            return catalog.commit_table(table, requirements, (update,)).metadata
+    except CommitFailedException as error:
+        raise CommitConflictError(
+            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
+        ) from error
+
+
+def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
+    """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
+    special order.
+    """
+    needed: dict[str, None] = {}
+    manifests: dict[str, ManifestFile] = {}
+
+    def locations(manifest: ManifestFile) -> list[str]:
+        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+
+    with lake_metadata(table.location()):
+        for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
+            needed[snapshot.manifest_list] = None
+            manifests.update((manifest.manifest_path, manifest) for manifest in found)
+        needed.update(dict.fromkeys(manifests))
+        for of_one in in_parallel(locations, list(manifests.values())):
+            needed.update(dict.fromkeys(of_one))
+    return needed
+
+
+def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
+    """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
+    found.
+    """
+    left = {s.snapshot_id for s in after.snapshots}
+    gone = [s for s in before.snapshots if s.snapshot_id not in left]
+    kept: Mapping[str, None] = files_of(table, after.snapshots)
+    doomed = [location for location in files_of(table, gone) if location not in kept]
+    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
+        doomed = [location for location in doomed if table.io.files.holds(location)]
+    return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))

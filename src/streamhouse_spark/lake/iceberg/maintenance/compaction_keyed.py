@@ -1,0 +1,207 @@
+"""Compaction of a table with a primary key: files of a bucket and partition are rewritten as few, sorted by key,
+without deletes.
+
+All files of a bucket and partition are written again, or none: so a key that another engine added a second time has one
+row afterwards, that of its newest file. The commit is refused once the lake has another snapshot than the planned one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.lake.healing import warn_of_healed
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.key_index import live_file
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.round import (
+    require_shape,
+    require_snapshot_as_planned,
+    require_written,
+    write_context,
+)
+from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
+from streamhouse_spark.lake.iceberg.schema import bucket_of
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import CompactReport, LakeFile, WriteContext
+from streamhouse_spark.lake.parquet.bucket_writer import write_rows
+from streamhouse_spark.lake.parquet.compaction import within_budget
+from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
+from streamhouse_spark.lake.parquet.key_cursor import MergedRows
+from streamhouse_spark.lake.spec import LakeTableSpec
+
+DELETED_SHARE_MIN = 0.1
+"""Share of deleted rows in a bucket and partition; below it reading costs little more."""
+SMALL_FILES_MIN = 5
+SMALL_FILES_MAX = 50
+"""Number of small files that are joined even if the bucket and partition is large beside them."""
+SMALL_BYTES_SHARE_MIN = 0.1
+FOREIGN_BYTES_MAX = 256 << 20
+"""Bytes of other engines' files in a bucket and partition above which they are no reason to compact: they are sorted
+first."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedGroup:
+    """All files of one bucket and partition, oldest first."""
+
+    bucket: int
+    files: tuple[LiveFile, ...]
+    num_deleted: int
+    """Deleted positions, each file that names them counted once."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.files) - self.num_deleted
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def is_worth_it(self, target_bytes: int) -> bool:
+        """Whether a rewrite is worth it, also for files of other engines: they may have keys a second time that never
+        change again.
+        """
+        if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
+            return True
+        # The others are joined with the largest: alone it is no reason to write a bucket again.
+        sizes = sorted(file.size_bytes for file in self.files)
+        small = [size for size in sizes[:-1] if size < target_bytes // 2]
+        has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
+        rows = sum(file.num_rows for file in self.files)
+        return self.num_deleted > DELETED_SHARE_MIN * rows or (len(small) >= SMALL_FILES_MIN and has_many)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCompaction:
+    groups: tuple[KeyedGroup, ...]
+    removed_deletes: tuple[str, ...]
+    """Delete files that apply to no data file any more, once the groups are rewritten."""
+
+    @property
+    def removed(self) -> list[str]:
+        return [file.location for group in self.groups for file in group.files]
+
+
+def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
+    try:
+        return _compacted(place, dry_run=dry_run)
+    except SnapshotExpiredError as error:
+        raise CommitConflictError(
+            f"others compacted and expired what was being compacted; try again ({error})"
+        ) from error
+
+
+def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    snapshot = table.metadata.current_snapshot() if table else None
+    if table is None or snapshot is None:
+        return CompactReport(), None
+    place.require_owner(table.metadata)
+    plan = plan_keyed_compaction(table, snapshot, place.spec)
+    num_removed = len(plan.removed) + len(plan.removed_deletes)
+    if dry_run or not num_removed:
+        return CompactReport(num_removed, len(plan.groups), sum(group.num_rows for group in plan.groups)), None
+    context = write_context(place)
+    added, num_read = _rewritten(place, table, plan.groups, context)
+    num_rows = sum(file.num_rows for file in added)
+    shape = WriteShape.from_json(context.lake)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        require_snapshot_as_planned(metadata, snapshot.snapshot_id)
+        require_shape(metadata, shape)
+        require_written(place, metadata, added, shape)
+        summary = carried_offsets(metadata)
+        operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
+        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
+
+    made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    warn_of_healed(str(place.spec.path), num_read - num_rows)
+    return CompactReport(num_removed, len(added), num_rows, healed_rows=num_read - num_rows), made.snapshot_id
+
+
+def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpec) -> KeyedCompaction:
+    """Plan the groups. Files of another partition spec are left alone. The lake need not have the columns of the
+    table's schema yet.
+    """
+    tasks = plan_tasks(table, snapshot, AlwaysTrue())
+    ages, deletes = _ages_and_deletes(table, snapshot)
+    spec = table.spec()
+    by_place: dict[tuple[object, ...], list[FileScanTask]] = {}
+    for task in sorted(tasks, key=lambda task: ages[task.file.file_path]):
+        if task.file.spec_id == spec.spec_id:
+            partition = tuple(task.file.partition[i] for i in range(len(spec.fields)))
+            by_place.setdefault(partition, []).append(task)
+    known = iceberg_columns(table.metadata, wanted)
+    found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
+    key_ids = [field_id for field_id in found if field_id is not None]
+    groups = [_group(members, table, key_ids, wanted.num_buckets) for members in by_place.values()]
+    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(wanted.target_file_bytes)))
+    gone = {file.location for group in chosen for file in group.files}
+    needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
+    return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))
+
+
+def _group(tasks: Sequence[FileScanTask], table: Table, key_ids: Sequence[int], num_buckets: int) -> KeyedGroup:
+    deletes = {delete.file_path: delete.record_count for task in tasks for delete in task.delete_files}
+    bucket = bucket_of(table.spec(), tasks[0].file.partition, num_buckets)
+    return KeyedGroup(bucket or 0, tuple(live_file(task, table, key_ids) for task in tasks), sum(deletes.values()))
+
+
+def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
+    """Return the data files with the numbers of the commits that added them, and all delete files."""
+    ages: dict[str, int] = {}
+    deletes: set[str] = set()
+    with lake_metadata(table.location()):
+        for manifest in manifests_of(table.io, snapshot):
+            entries = manifest.fetch_manifest_entry(table.io)
+            if manifest.content == ManifestContent.DATA:
+                ages.update((e.data_file.file_path, e.sequence_number or 0) for e in entries)
+            else:
+                deletes.update(e.data_file.file_path for e in entries)
+    return ages, deletes
+
+
+def _rewritten(
+    place: IcebergPlace, table: Table, groups: Iterable[KeyedGroup], context: WriteContext
+) -> tuple[list[LakeFile], int]:
+    """Write the groups anew. Returns the new files, and the number of rows read for them.
+
+    Raises `CommitConflictError` if the files do not hold the rows that were read.
+    """
+    how = own_projection(table.metadata, place.spec)
+    files = place.files_at(context.lake["data_location"])
+    shape = WriteShape.from_json(context.lake)
+    key_ids = shape.field_ids(context.primary_key)
+    held = newest_offsets(table.metadata, place.spec.table_uuid)
+    added: list[LakeFile] = []
+    num_read = 0
+    for group in groups:
+        offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
+        merged = MergedRows(files, group.files, how, key_ids, context.key_places)
+        written = write_rows(context, shape, files, place.world.ids, group.bucket, offsets, merged.batches())
+        if sum(file.num_rows for file in written) != merged.num_given:
+            raise CommitConflictError(
+                f"lake table {table.location()}: merging wrote other rows than it read; try again"
+            )
+        added += written
+        num_read += merged.num_read
+    return added, num_read

@@ -1,0 +1,193 @@
+"""Dropping partitions of an Iceberg table of a log, in one snapshot with unchanged offsets.
+
+**Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
+that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
+up again. Files whose rows were all appended before the drop go whole; one that also has later rows, because somebody
+tiered or merged meanwhile, is written again with these rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.round import (
+    require_shape,
+    require_snapshot_as_planned,
+    require_written,
+    write_context,
+)
+from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeSplit
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.partition_rewrite import (
+    CutFile,
+    first_kept,
+    is_foreign,
+    require_tiered,
+    rewritten,
+    until_committed,
+)
+from streamhouse_spark.query.partition_match import PartitionMatches
+
+
+def drop_partitions(
+    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
+    return until_committed(
+        place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """The files and rows that a snapshot loses."""
+
+    files: tuple[DataFile, ...] = ()
+    cut: tuple[CutFile, ...] = ()
+    """The files with rows to keep."""
+    deletes: tuple[DataFile, ...] = ()
+    """Delete files without anything left to delete."""
+
+    foreign_rows: int = 0
+    """Rows of other engines' files, which never had offsets."""
+
+    @property
+    def own_rows(self) -> int:
+        """Number of rows of the log that the lake lacks afterwards."""
+        return self.rows - self.foreign_rows
+
+    @property
+    def kept_rows(self) -> int:
+        return sum(file.kept_rows for file in self.cut)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.files) - self.kept_rows
+
+
+def _drop(
+    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
+        return LakeDropReport(), None
+    place.require_owner(table.metadata)
+    going = _going(place, table, planned, chosen, below)
+    report = LakeDropReport(len(going.files), going.rows, going.kept_rows)
+    if not going.files or dry_run:
+        return report, None
+    context = write_context(place)
+    shape, files = WriteShape.from_json(context.lake), place.files_at(context.lake["data_location"])
+    how = own_projection(table.metadata, place.spec)
+    added = [f for c in going.cut for f in rewritten(c, context, shape, how, place.files_at, files, place.world.ids)]
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        found = newest_offsets(metadata, place.spec.table_uuid)
+        require_tiered(metadata.location, found.offsets if found else {}, below)
+        require_snapshot_as_planned(metadata, planned.snapshot_id)
+        if added:
+            require_shape(metadata, shape)
+            require_written(place, metadata, added, shape)
+        return _change(place, metadata, going, added)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return report, snapshot.snapshot_id
+
+
+def _change(place: IcebergPlace, metadata: TableMetadata, going: _Going, added: Sequence[LakeFile]) -> Change:
+    found = newest_offsets(metadata, place.spec.table_uuid)
+    summary = {}
+    if found is not None:
+        rows = found.dropped_rows + going.own_rows
+        owner, history = place.spec.table_uuid, found.history
+        text = offsets_text(owner, found.offsets, found.starts, dropped_rows=rows, history=history)
+        summary = {OFFSETS_PROPERTY: text}
+    return Change(
+        Operation.OVERWRITE if added else Operation.DELETE,
+        added=added,
+        removed=sorted(file.file_path for file in going.files),
+        removed_deletes=sorted(file.file_path for file in going.deletes),
+        summary=summary,
+        moves_tag=bool(summary),
+    )
+
+
+def _going(
+    place: IcebergPlace, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+) -> _Going:
+    """Return the files of these partitions with rows below the offsets. Files of other engines go whole."""
+    schema, specs = table.metadata.schema(), table.metadata.specs()
+    chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
+    files: list[DataFile] = []
+    cut: list[CutFile] = []
+    deletes: list[DataFile] = []
+    is_left = False
+    foreign_rows = 0
+    with lake_metadata(table.location()):
+        for content, file in _live(table, snapshot):
+            partition = _partition(file, specs[file.spec_id], schema)
+            if content == ManifestContent.DELETES:
+                if partition.keys() >= set(chosen.columns) and chosen.holds(partition):
+                    deletes.append(file)
+                continue
+            if missing := [name for name in chosen.columns if name not in partition]:
+                raise LakeMismatchError(
+                    f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
+                    "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
+                )
+            if not chosen.holds(partition):
+                continue
+            writers, num_rows = place.spec.writers, file.record_count
+            first, found = first_kept(place.files_at, writers, file.file_path, num_rows, below)
+            if first > 0:
+                files.append(file)
+                foreign_rows += num_rows if is_foreign(file.file_path) else 0
+            if first < num_rows:
+                is_left = True
+            if found is not None and 0 < first < num_rows:
+                split = LakeSplit(file.file_path, file.file_size_in_bytes, num_rows)
+                cut.append(CutFile(split, found, first))
+    if cut and deletes:
+        raise LakeMismatchError(
+            f"lake table {table.location()}: another engine deleted rows of {chosen}, and {cut[0].split.location} has "
+            "rows from before and behind this drop; nothing was dropped. Drop the partition again: then all of these "
+            "are from before"
+        )
+    return _Going(tuple(files), tuple(cut), () if is_left else tuple(deletes), foreign_rows)
+
+
+def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
+    for manifest in manifests_of(table.io, snapshot):
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield manifest.content, entry.data_file
+
+
+def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
+    """Return the values of the columns that the file is partitioned by."""
+    found = {}
+    for position, field in enumerate(spec.fields):
+        name = schema.find_column_name(field.source_id)
+        if isinstance(field.transform, IdentityTransform) and name is not None:
+            found[name] = file.partition[position]
+    return found

@@ -1,0 +1,113 @@
+"""Deletion of lake files that no snapshot needs, left behind by lost rounds, killed tasks and interrupted expiry.
+
+A slow round could still commit files that look like orphans. So the cleaner first stores, as a property of the lake
+table, a moment that lies the grace back: a commit whose round was planned before that moment is refused by its own
+validation, and one that was validated before the property was stored fails by the requirement that it did not change
+(`iceberg_commit`), or, where the catalog does not know that requirement, by that of the current snapshot, which is then
+another one of the same files. Only then are files older than that moment deleted, if no snapshot needs them. **Commit
+point:** the property's metadata version; a crash after it leaves fewer orphans for the next run.
+"""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
+
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, commit_snapshot
+from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets, files_of
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.storage.base import Storage
+
+GRACE_MS = 24 * 3600 * 1000
+GRACE_MS_MIN = 10 * 60 * 1000
+
+
+def remove_orphans(place: IcebergPlace, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
+
+    Files of statistics that other engines made stay as long as the metadata names them.
+
+    Looks only where the table's data and metadata lie inside the warehouse; elsewhere nothing is touched.
+
+    Raises `InvalidOptionError` for a grace below ten minutes, `LakeMismatchError` for a table that is not this one's,
+    `CommitConflictError` when the table changed meanwhile.
+    """
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more",
+        )
+    table = place.find()
+    if table is None:
+        return []
+    place.require_owner(table.metadata)
+    storage, files = place.storage, StorageFiles(place.storage)
+    if not files.holds(table.location()):
+        return []
+    not_before_ms = storage.now_ms() - grace_ms
+    old = _old_files(storage, files, table, not_before_ms)
+    if not old:
+        return []
+    needed = _needed(table, files)
+    if dry_run or not any(key not in needed for key in old):
+        return [key for key in old if key not in needed]
+    _store_not_before(place, table, not_before_ms)
+    needed = _needed(place.load(), files)  # again: a round may have landed between the first look and the property
+    orphans = [key for key in old if key not in needed]
+    for key in orphans:
+        storage.delete(key)
+    return orphans
+
+
+def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
+    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog cleans metadata
+    versions itself.
+    """
+    base = files.key_of(table.location())
+    listed = [*storage.list(f"{base}/data/"), *storage.list(f"{base}/metadata/")]
+    return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
+
+
+def _needed(table: Table, files: StorageFiles) -> set[str]:
+    metadata = table.metadata
+    statistics = [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
+    found = (*files_of(table, metadata.snapshots), *statistics)
+    return {files.key_of(location) for location in found if files.holds(location)}
+
+
+def _store_not_before(place: IcebergPlace, table: Table, not_before_ms: int) -> None:
+    moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
+    if not isinstance(place.catalog, MetastoreCatalog):
+        _commit_not_before(place, moment_ms)
+        return
+    update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(moment_ms)})
+    try:
+        with commit_answers(f"removing orphans of {table.metadata.location}"):
+            place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+    except CommitFailedException as error:
+        raise CommitConflictError(
+            f"lake table {table.metadata.location} changed while orphans were looked for; try again",
+        ) from error
+
+
+def _commit_not_before(place: IcebergPlace, moment_ms: int) -> None:
+    """Commit the moment, with a snapshot of the same files: a catalog that does not know our requirement knows that of
+    the snapshot.
+    """
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        summary = carried_offsets(metadata)
+        properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
+        operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
+        return Change(operation, summary=summary, properties=properties, moves_tag=bool(summary))
+
+    commit_snapshot(place.catalog, place.identifier, validated, place.world)

@@ -1,0 +1,144 @@
+"""The metadata tables of an Iceberg table, under pyiceberg's names, in types that Spark has."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DATA_FILE_TYPE, DEFAULT_READ_VERSION, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.inspect import InspectTable
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import MapType
+
+from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.schema.table_schema import canonical_type
+
+METADATA_TABLES: Final = (
+    "all_data_files",
+    "all_delete_files",
+    "all_files",
+    "all_manifests",
+    "data_files",
+    "delete_files",
+    "entries",
+    "files",
+    "history",
+    "manifests",
+    "metadata_log_entries",
+    "partitions",
+    "refs",
+    "snapshots",
+)
+
+
+def metadata_table(table: Table, name: str) -> pa.Table:
+    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
+    if name not in METADATA_TABLES:
+        near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InvalidNameError(
+            f"no metadata table '{name}' on an Iceberg table; {hint}There are {', '.join(METADATA_TABLES)}"
+        )
+    with lake_metadata(table.location()):
+        if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
+            table = _without_snapshots(table)
+        inspect = _InspectEntries if name == "entries" else _Inspect
+        return _for_spark(getattr(inspect(table), name)())
+
+
+def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
+    """Whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables of
+    files do not expect.
+    """
+    head = table.metadata.current_snapshot()
+    snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
+    return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
+
+
+def _without_snapshots(table: Table) -> Table:
+    emptied = table.metadata.model_copy(update={"snapshots": [], "current_snapshot_id": None, "refs": {}})
+    return Table(table.name(), emptied, table.metadata_location, table.io, table.catalog)
+
+
+class _Inspect(InspectTable):
+    """pyiceberg's metadata tables; those of a table without snapshots are empty instead of an error."""
+
+    def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
+        if snapshot_id is None and self.tbl.metadata.current_snapshot() is None:
+            return _NoSnapshot.model_validate({"snapshot-id": -1, "manifest-list": ""})
+        return super()._get_snapshot(snapshot_id)
+
+
+class _NoSnapshot(Snapshot):
+    def manifests(self, io: FileIO) -> list[ManifestFile]:  # noqa: ARG002 - pyiceberg's signature
+        return []
+
+
+class _InspectEntries(_Inspect):
+    """pyiceberg's table of entries, which needs counts: a file without them, as one of deleted positions, gets {}."""
+
+    def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
+        found = super()._get_snapshot(snapshot_id)
+        return found if isinstance(found, _NoSnapshot) else _Counting.model_validate(found.model_dump(by_alias=True))
+
+
+class _Counting(Snapshot):
+    def manifests(self, io: FileIO) -> list[ManifestFile]:
+        found = super().manifests(io)
+        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in found]
+
+
+class _CountingManifest(ManifestFile):
+    def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:  # noqa: FBT001, FBT002 - pyiceberg's
+        entries = super().fetch_manifest_entry(io, discard_deleted)
+        for entry in entries:
+            file = entry.data_file
+            for place in _COUNTS:
+                file[place] = file[place] or {}
+        return entries
+
+
+_COUNTS: Final = tuple(
+    place
+    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if isinstance(field.field_type, MapType)
+)
+"""The data file's maps from columns to counts and bounds."""
+
+
+def _for_spark(table: pa.Table) -> pa.Table:
+    columns, fields = [], []
+    for field, chunks in zip(table.schema, table.columns, strict=True):
+        if _is_empty_struct(field.type):
+            continue
+        column = _without_empty_structs(chunks.combine_chunks())
+        wanted = _spark_type(column.type, field.name)
+        columns.append(column if column.type.equals(wanted) else column.cast(wanted))
+        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _is_empty_struct(data_type: pa.DataType) -> bool:
+    """Whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics of
+    nested columns.
+    """
+    return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
+
+
+def _without_empty_structs(column: pa.Array) -> pa.Array:
+    if not pa.types.is_struct(column.type):
+        return column
+    kept = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
+    children = [_without_empty_structs(child) for _, child in kept]
+    fields = [pa.field(f.name, child.type) for (f, _), child in zip(kept, children, strict=True)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+
+
+def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", tz="UTC")  # pyiceberg gives UTC without saying so
+    return canonical_type(data_type, column=column)

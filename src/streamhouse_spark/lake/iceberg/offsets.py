@@ -1,0 +1,101 @@
+"""The log offsets that a lake table holds: in the summaries of the package's snapshots, found through the parent chain.
+
+The summary is the truth. The tag `COMMIT_USER` moves in the same commit, so that no engine's expiry drops the newest
+snapshot with offsets; it counts only where an expiry cut the chain before any offsets were found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+
+from streamhouse_spark.errors import LakeRolledBackError
+from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
+from streamhouse_spark.lake.snapshot_times import own_ms
+
+
+def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
+    """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
+    for ancestor in ancestors(metadata, snapshot):
+        found = own_offsets(ancestor, table_uuid, metadata.location)
+        if found is not None:
+            return found
+    return None
+
+
+def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | None:
+    """Return the offsets of the current snapshot; None if the table never had any.
+
+    Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
+    """
+    head = metadata.current_snapshot()
+    found = offsets_at(metadata, head, table_uuid) if head else None
+    tagged = _tagged_snapshot(metadata)
+    if tagged is None or (found is not None and found.snapshot_id == tagged.snapshot_id):
+        return found
+    chain = list(ancestors(metadata, head)) if head else []
+    if any(s.snapshot_id == tagged.snapshot_id for s in chain):
+        return found  # newer offsets on top of it, by a commit that did not move the tag
+    oldest = chain[-1] if chain else None
+    was_cut = oldest is not None and _sequence(oldest) > max(_sequence(tagged), 1)
+    if found is None and was_cut:
+        return own_offsets(tagged, table_uuid, metadata.location)
+    holder = metadata.snapshot_by_id(found.snapshot_id) if found else None
+    if holder is not None and _sequence(holder) > _sequence(tagged):
+        return found
+    raise LakeRolledBackError(
+        f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
+        f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
+        f"{COMMIT_USER} names it), or build the lake anew from the log (streamhouse retier)"
+    )
+
+
+def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """Return the snapshot and its ancestors, as far as they are kept."""
+    by_id = {s.snapshot_id: s for s in metadata.snapshots}
+    current: Snapshot | None = snapshot
+    while current is not None:
+        yield current
+        parent = current.parent_snapshot_id
+        current = by_id.get(parent) if parent is not None else None
+
+
+def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
+    """Return the snapshot in the current chain that a commit made."""
+    head = metadata.current_snapshot()
+    chain = ancestors(metadata, head) if head else iter(())
+    return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
+
+
+def _tagged_snapshot(metadata: TableMetadata) -> Snapshot | None:
+    ref = metadata.refs.get(COMMIT_USER)
+    return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
+
+
+def _sequence(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
+    """Return the offsets in the snapshot's own summary."""
+    text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
+    return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
+
+
+def own_time_ms(snapshot: Snapshot) -> int:
+    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
+    summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    return own_ms(snapshot.timestamp_ms, summary)
+
+
+def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
+    """Return the time at which a snapshot became the current one; for one that an engine rolled back to, the time of
+    that.
+    """
+    snapshot = metadata.snapshot_by_id(entry.snapshot_id)
+    if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
+        return entry.timestamp_ms
+    return own_time_ms(snapshot)

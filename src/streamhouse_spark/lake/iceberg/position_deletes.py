@@ -1,0 +1,90 @@
+"""Files of deleted positions, one for each data file: every reader of Iceberg v2 leaves these rows out."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.model.live_files import DeletedRows, LiveFile
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.footer_seal import close_sealed
+from streamhouse_spark.lake.parquet.reader import DELETED_KEY, FIELD_ID
+
+PATH_ID: Final = 2147483546
+POSITION_ID: Final = 2147483545
+"""Field ids of the two columns, from Iceberg's specification."""
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field(
+            "file_path", pa.dictionary(pa.int32(), pa.string()), nullable=False, metadata={FIELD_ID: str(PATH_ID)}
+        ),
+        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: str(POSITION_ID)}),
+    ]
+)
+
+
+def write_deletes(
+    shape: WriteShape,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    file: LiveFile,
+    positions: npt.NDArray[np.int64],
+    *,
+    num_surplus: int = 0,
+) -> LakeFile:
+    """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
+    former ones.
+
+    Its bounds name the data file, so that readers of others need not open it. Durable when this returns.
+    """
+    directory = shape.directory(file.partition, bucket) if file.spec_id == shape.spec.spec_id else shape.data_location
+    location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
+    table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
+    with parquet_sink(files, location) as sink:
+        with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
+            writer.write_table(table, row_group_size=table.num_rows)
+            close_sealed(writer, sink, {DELETED_KEY: str(len(positions))})
+        size_bytes = sink.size_bytes
+    return LakeFile(
+        location=location,
+        bucket=bucket,
+        offsets=offsets,
+        num_rows=len(positions),
+        size_bytes=size_bytes,
+        schema_id=shape.schema.schema_id,
+        spec_id=file.spec_id,
+        partition=file.partition,
+        columns=_statistics(file.location, positions),
+        deletes=DeletedRows(file.location, file.own_deletes, num_surplus),
+    )
+
+
+DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "use_dictionary": ["file_path"],
+    "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
+    "store_schema": False,
+    "write_page_checksum": True,
+}
+
+
+def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, dict[int, Any]]:
+    path = location.encode()
+    first, last = (int(position).to_bytes(8, "little") for position in (positions[0], positions[-1]))
+    return {
+        "value_counts": {PATH_ID: len(positions), POSITION_ID: len(positions)},
+        "null_value_counts": {PATH_ID: 0, POSITION_ID: 0},
+        "lower_bounds": {PATH_ID: path, POSITION_ID: first},
+        "upper_bounds": {PATH_ID: path, POSITION_ID: last},
+    }

@@ -1,0 +1,216 @@
+"""Relocation of an Iceberg table of the catalog of files: all its metadata names the files at their present locations.
+
+Data files stay as they are. Written anew, under new names, are the manifest lists of all snapshots, their manifests,
+and the files of deleted positions, whose rows name data files. **Commit point:** the metadata version that names them;
+a crash before it leaves files that nobody names, which removing orphans takes. The metadata log no longer names the
+former versions, because these name the old locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.places import plain_location
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
+from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
+from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata, moved_record
+from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.parquet.access import StorageFiles, parquet_sink
+from streamhouse_spark.lake.parquet.footer_seal import checked_footer, close_sealed
+from streamhouse_spark.lake.parquet.reader import DELETED_KEY
+
+_POSITIONS: Final = 1
+"""The content code of a file of deleted positions in a manifest."""
+
+
+class IcebergRelocation:
+    """The `LakeRelocation` of Iceberg."""
+
+    def __init__(self, place: IcebergPlace) -> None:
+        self._place = place
+        self.num_written = 0
+
+    def recorded_root(self) -> str | None:
+        """Return the root that the metadata names, if it differs from the opened one."""
+        found: list[str] = []
+
+        def look(_: TableMetadata, move: Move | None) -> None:
+            found.extend([move.recorded_root] if move is not None else [])
+
+        self._relocate(look)
+        return found[0] if found else None
+
+    def needed(self) -> set[str]:
+        """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
+        table = self._place.find()
+        if table is None:
+            return set()
+        files = StorageFiles(self._place.storage)
+        found = files_of(table, table.metadata.snapshots)
+        return {files.key_of(location) for location in found if files.holds(location)}
+
+    def relocate(self, new_uuid: str | None) -> None:
+        """Relocate the table. With ``new_uuid`` it belongs to that table from now on, and has an id of its own.
+
+        Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
+        """
+
+        def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
+            owner = metadata.properties.get(TABLE_UUID_PROPERTY)
+            if owner not in (self._place.spec.table_uuid, new_uuid):
+                return None  # another table's
+            changed = metadata
+            if move is not None:
+                files = _Files(self._place, metadata, move)
+                changed = files.rewritten()
+                self.num_written += files.num_written
+            if new_uuid is not None and owner != new_uuid:
+                changed = _owned(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
+            return None if changed is metadata else changed
+
+        self._relocate(rewritten)
+
+    def _relocate(self, rewrite: Any) -> None:
+        catalog, path = self._place.catalog, self._place.spec.path
+        if not isinstance(catalog, FileCatalog):
+            return
+        try:
+            with commit_answers(f"relocating the lake table of {path}"):
+                catalog.relocate_table(self._place.identifier, rewrite)
+        except NoSuchTableError:
+            return
+        except CommitFailedException as error:
+            raise CommitConflictError(f"{error}; run relocate again") from error
+
+
+def _owned(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) -> TableMetadata:
+    """Return the metadata with another owner: in properties, and in the offsets of each snapshot."""
+    text = metadata.model_dump_json().replace(old_uuid, new_uuid)
+    own_id = world.ids.new_uuid()
+    changed = TableMetadataUtil.parse_raw(text)
+    return changed.model_copy(update={"table_uuid": type(metadata.table_uuid)(own_id)})
+
+
+class _Files:
+    """Writes the metadata files of all snapshots anew, each once."""
+
+    def __init__(self, place: IcebergPlace, metadata: TableMetadata, move: Move) -> None:
+        self._place = place
+        self._metadata = metadata
+        self._move = move
+        self._files = StorageFiles(place.storage)
+        self._manifests: dict[str, tuple[str, int]] = {}
+        self._deletes: dict[str, tuple[str, int]] = {}
+        self.num_written = 0
+
+    def rewritten(self) -> TableMetadata:
+        with lake_metadata(self._metadata.location):
+            snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
+        moved = moved_metadata(self._metadata, self._move)
+        return moved.model_copy(update={"snapshots": snapshots, "metadata_log": []})
+
+    def _snapshot(self, snapshot: Snapshot) -> Snapshot:
+        where = self._move.of(snapshot.manifest_list)
+        file = read_avro(self._read(where), where)
+        records = []
+        for record in file.records:
+            path, size_bytes = self._manifest(record["manifest_path"])
+            records.append({**record, "manifest_path": path, "manifest_length": size_bytes})
+        location, _ = self._write(where, write_avro(replace(file, records=records)))
+        return snapshot.model_copy(update={"manifest_list": location})
+
+    def _manifest(self, path: str) -> tuple[str, int]:
+        """Return the present location of the manifest, and its size."""
+        if path not in self._manifests:
+            where = self._move.of(path)
+            file = read_avro(self._read(where), where)
+            records = [self._entry(record) for record in file.records]
+            self._manifests[path] = self._write(where, write_avro(replace(file, records=records)))
+        return self._manifests[path]
+
+    def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        moved = moved_record(record, self._move)
+        file = record["data_file"]
+        if file.get("content") != _POSITIONS or not file["file_path"].endswith(".parquet"):
+            return moved
+        try:
+            path, size_bytes = self._delete_file(file["file_path"])
+        except ObjectNotFoundError:
+            if record["status"] == 2:  # it was removed, and no snapshot that is left needs it
+                return moved
+            raise
+        changed = {**moved["data_file"], "file_path": path, "file_size_in_bytes": size_bytes}
+        if "split_offsets" in changed:
+            changed["split_offsets"] = _without_value(changed["split_offsets"])
+        return {**moved, "data_file": changed}
+
+    def _delete_file(self, path: str) -> tuple[str, int]:
+        """Write the same positions with the present names of the data files; whole in memory."""
+        if path not in self._deletes:
+            where = self._move.of(path)
+            self._deletes[path] = _renamed_positions(self._files, where, self._new_name(where), self._move)
+            self.num_written += 1
+        return self._deletes[path]
+
+    def _read(self, location: str) -> bytes:
+        try:
+            return self._files.storage.read(self._files.key_of(location))
+        except ObjectNotFoundError as error:
+            raise FileNotFoundError(str(error)) from error
+
+    def _write(self, old_location: str, data: bytes) -> tuple[str, int]:
+        location = self._new_name(old_location)
+        with self._files.create(location) as sink:
+            sink.write(data)
+        self.num_written += 1
+        return location, len(data)
+
+    def _new_name(self, location: str) -> str:
+        stem, dot, kind = plain_location(location).rpartition(".")
+        return f"{self._files.location_of(self._files.key_of(stem))}-{self._place.world.ids.new_uuid()}{dot}{kind}"
+
+
+def _without_value(optional: Any) -> Any:
+    """Return None, if the schema allows it: the file's parts begin elsewhere now."""
+    return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
+
+
+def _renamed_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+    source = files.open_input(where)
+    try:
+        with pq.ParquetFile(source, metadata=checked_footer(source, where), page_checksum_verification=True) as file:
+            table = file.read()
+            written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(
+            f"lake file {where} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+            "retier)"
+        ) from error
+    place = table.schema.get_field_index("file_path")
+    names = table.column(place).combine_chunks().dictionary_encode()
+    names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+    moved = pa.DictionaryArray.from_arrays(
+        names.indices, pa.array([move.of(name) for name in names.dictionary.to_pylist()])
+    )
+    field = table.schema.field(place)
+    table = table.set_column(place, pa.field(field.name, moved.type, field.nullable, field.metadata), moved)
+    with parquet_sink(files, location) as sink:
+        with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
+            writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            close_sealed(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
+        return location, sink.size_bytes

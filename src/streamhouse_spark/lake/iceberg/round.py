@@ -1,0 +1,131 @@
+"""One tiering round in the lake: the context of its tasks, and the commit that is fenced by the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.commit_checks import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg.evolution import require_brought_up
+from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.key_index import live_files
+from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+
+
+def write_context(place: IcebergPlace) -> WriteContext:
+    table = place.require()
+    place.require_owner(table.metadata)
+    require_brought_up(table.metadata, place.spec)
+    properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
+    head = table.metadata.current_snapshot_id
+    shape = WriteShape(table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head)
+    spec = place.spec
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+
+
+def data_location(table: Table) -> str:
+    """Return the location of new data files."""
+    found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+    return found.rstrip("/")
+
+
+def planned_files(
+    place: IcebergPlace, context: WriteContext, buckets: Collection[int]
+) -> dict[int, tuple[LiveFile, ...]]:
+    """Return the data files as `LakeTable.live_files` does."""
+    shape = WriteShape.from_json(context.lake)
+    if shape.snapshot_id is None:
+        return dict.fromkeys(buckets, ())
+    table = place.require()
+    snapshot = table.metadata.snapshot_by_id(shape.snapshot_id)
+    if snapshot is None:
+        raise CommitConflictError(
+            f"lake table {table.location()}: snapshot {shape.snapshot_id}, which this round began with, was expired; "
+            "try again"
+        )
+    return live_files(table, snapshot, shape.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+
+
+def commit_round(
+    place: IcebergPlace,
+    files: Sequence[LakeFile],
+    expected: LogRange,
+    new: LogRange,
+    context: WriteContext,
+) -> LakeSnapshot | None:
+    """Commit a round as `LakeTable.commit` does."""
+    is_truncated = not same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+        return None
+    is_keyed = bool(place.spec.primary_key)
+    if not is_keyed:
+        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
+    shape = WriteShape.from_json(context.lake)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        require_shape(metadata, shape)
+        found = newest_offsets(metadata, place.spec.table_uuid)
+        require_offsets(metadata.location, found, expected)
+        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        text = offsets_text(
+            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
+        )
+        summary = {OFFSETS_PROPERTY: text}
+        if is_keyed:
+            require_snapshot_as_planned(metadata, shape.snapshot_id)
+        require_written(place, metadata, files, shape)
+        if not is_truncated or metadata.current_snapshot() is None:
+            operation = Operation.OVERWRITE if any(file.deletes for file in files) else Operation.APPEND
+            return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
+        operation = Operation.OVERWRITE if files else Operation.DELETE
+        return Change(operation, added=files, removes_all=True, summary=summary)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
+    dropped_rows = said.dropped_rows if said is not None else 0
+    ends, starts, history = dict(new.ends), dict(new.starts), said.history if said is not None else None
+    return LakeSnapshot(snapshot.snapshot_id, ends, snapshot.timestamp_ms, starts, dropped_rows, history)
+
+
+def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
+    """Require that nothing was committed since positions were looked up: rows may have moved to other files, or be
+    deleted.
+    """
+    if metadata.current_snapshot_id != planned:
+        raise CommitConflictError(
+            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
+            f"up in snapshot {planned}; try again"
+        )
+
+
+def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
+    here = (metadata.current_schema_id, metadata.default_spec_id)
+    planned = (shape.schema.schema_id, shape.spec.spec_id)
+    if here != planned or metadata.schema() != shape.schema or metadata.spec() != shape.spec:
+        raise CommitConflictError(
+            f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
+            f"{planned}; tier again"
+        )
+
+
+def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
+    """Require that the files exist as written, and that no cleaning since then took them for orphans."""
+    if shape.planned_ms < not_before_ms(metadata):
+        raise CommitConflictError(
+            f"lake table {metadata.location}: this round was planned at {shape.planned_ms} ms, and files from before "
+            f"{not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
+        )
+
+    require_present(place.files_at, files)

@@ -1,0 +1,142 @@
+"""Iceberg data files as planners need them: decoded statistics, partitions by column, and columns that need no ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pyiceberg import types as ice
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain_type
+from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
+    ice.IntegerType: (4,),
+    ice.LongType: (4, 8),
+    ice.FloatType: (4,),
+    ice.DoubleType: (4, 8),
+    ice.DateType: (4,),
+    ice.TimestampType: (8,),
+    ice.TimestamptzType: (8,),
+}
+
+
+def scan_files(
+    table: Table, snapshot: Snapshot, how: LakeProjection, statistics_of: Sequence[str], num_buckets: int
+) -> tuple[ScanFile, ...]:
+    """Return all data files of the snapshot, with statistics for these columns of the table, all of which ``how``
+    reads.
+    """
+    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    types = {f.field_id: f.field_type for schema in table.metadata.schemas for f in schema.fields}
+    types.update((f.field_id, f.field_type) for f in table.metadata.schema().fields)
+    wanted = {
+        field_id: cast("ice.PrimitiveType", types[field_id])
+        for field_id, name in names.items()
+        if name in set(statistics_of) and isinstance(types.get(field_id), ice.PrimitiveType)
+    }
+    specs = table.metadata.specs()
+    tasks = plan_tasks(table, snapshot, AlwaysTrue())
+    return tuple(_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+
+
+def _scan_file(
+    task: FileScanTask,
+    location: str,
+    specs: Mapping[int, PartitionSpec],
+    names: Mapping[int, str],
+    types: Mapping[int, ice.PrimitiveType],
+    num_buckets: int,
+) -> ScanFile:
+    file = task.file
+    bucket, partition = _partition(file, specs[file.spec_id], names, num_buckets)
+    sizes = file.column_sizes or {}
+    return ScanFile(
+        location=file.file_path,
+        size_bytes=file.file_size_in_bytes,
+        num_rows=file.record_count,
+        bucket=bucket,
+        row_group_starts=tuple(file.split_offsets or ()),
+        position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
+        partition=partition,
+        statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
+        column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
+    )
+
+
+def _partition(
+    file: DataFile, spec: PartitionSpec, names: Mapping[int, str], num_buckets: int
+) -> tuple[int | None, dict[str, Any]]:
+    values: dict[str, Any] = {}
+    for position, part in enumerate(spec.fields):
+        value = file.partition[position]
+        if isinstance(part.transform, IdentityTransform) and part.source_id in names:
+            values[names[part.source_id]] = value
+    return bucket_of(spec, file.partition, num_buckets), values
+
+
+def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) -> ColumnStatistics:
+    return ColumnStatistics(
+        decoded_bound(field_type, (file.lower_bounds or {}).get(field_id)),
+        decoded_bound(field_type, (file.upper_bounds or {}).get(field_id)),
+        (file.null_value_counts or {}).get(field_id),
+        (file.value_counts or {}).get(field_id),
+        (file.nan_value_counts or {}).get(field_id),
+    )
+
+
+def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
+    """Return the bound as a value; None if it was written for another type of the column, or cannot be read.
+
+    A bound of a type that was widened since is one of the narrower type.
+    """
+    widths = _WIDTHS_BYTES.get(type(field_type))
+    if data is None or (widths is not None and len(data) not in widths):
+        return None
+    try:
+        return from_bytes(cast("ice.PrimitiveType", field_type), data)
+    except (ValueError, TypeError, ArithmeticError, LookupError):
+        return None
+
+
+def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
+    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+
+    ``schemas`` are all of the table: other engines forget older ones of the lake.
+    """
+    fields = [field for schema in metadata.schemas for field in schema.fields]
+    older = {column for schema in schemas.values() for column in schema.columns}
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    return frozenset(
+        column.name
+        for column, field_id, lake_name in columns
+        if lake_name == column.name
+        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+        and all(_never_changed(before, column) for before in older)
+    )
+
+
+def _never_changed(before: Column, column: Column) -> bool:
+    """Whether a column of some schema of the table is either not concerned or exactly the column."""
+    if before.name.casefold() != column.name.casefold() and before.id != column.id:
+        return True
+    return (before.id, before.name, before.type) == (column.id, column.name, column.type)
+
+
+def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
+    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    if field.name.casefold() != name.casefold() and field.field_id != field_id:
+        return True
+    is_column = field.name == name and field.field_id == field_id
+    return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)

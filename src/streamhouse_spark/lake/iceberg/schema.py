@@ -1,0 +1,271 @@
+"""Schemas and partition specs between a streamhouse table and Iceberg, and the conditions under which two of
+them fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+from pyiceberg import types as ice
+from pyiceberg.conversions import from_bytes
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.typedef import Record
+
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+FIELD_ID = b"PARQUET:field_id"
+FORMAT_VERSION = 2
+
+_FROM_ARROW: dict[pa.DataType, ice.IcebergType] = {
+    pa.bool_(): ice.BooleanType(),
+    pa.int8(): ice.IntegerType(),
+    pa.int16(): ice.IntegerType(),
+    pa.int32(): ice.IntegerType(),
+    pa.int64(): ice.LongType(),
+    pa.float32(): ice.FloatType(),
+    pa.float64(): ice.DoubleType(),
+    pa.string(): ice.StringType(),
+    pa.binary(): ice.BinaryType(),
+    pa.date32(): ice.DateType(),
+    pa.timestamp("us"): ice.TimestampType(),
+    pa.timestamp("us", tz="UTC"): ice.TimestamptzType(),
+}
+_TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
+    ice.BooleanType: pa.bool_(),
+    ice.IntegerType: pa.int32(),
+    ice.LongType: pa.int64(),
+    ice.FloatType: pa.float32(),
+    ice.DoubleType: pa.float64(),
+    ice.StringType: pa.string(),
+    ice.BinaryType: pa.binary(),
+    ice.FixedType: pa.binary(),
+    ice.DateType: pa.date32(),
+    ice.TimestampType: pa.timestamp("us"),
+    ice.TimestamptzType: pa.timestamp("us", tz="UTC"),
+}
+
+
+def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
+    """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
+
+    Iceberg has no identifier of floating point: such a key is not told to other engines.
+    """
+    keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
+    is_told = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
+    nested_ids = itertools.count(len(schema.columns) + 1)
+    return Schema(
+        *(
+            ice.NestedField(
+                field_id=position,
+                name=column.name,
+                field_type=iceberg_type(column.type, nested_ids),
+                required=not column.nullable,
+                doc=column.comment,
+            )
+            for position, column in enumerate(schema.columns, start=1)
+        ),
+        identifier_field_ids=keys if is_told else [],
+    )
+
+
+def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
+    is_type = pa.types
+    if is_type.is_decimal(arrow):
+        return ice.DecimalType(arrow.precision, arrow.scale)
+    if is_type.is_list(arrow):
+        element_id = next(ids)
+        return ice.ListType(element_id, iceberg_type(arrow.value_type, ids), element_required=False)
+    if is_type.is_map(arrow):
+        key_id, value_id = next(ids), next(ids)
+        key, value = iceberg_type(arrow.key_type, ids), iceberg_type(arrow.item_type, ids)
+        return ice.MapType(key_id, key, value_id, value, value_required=False)
+    if is_type.is_struct(arrow):
+        fields = [(next(ids), field) for field in arrow]
+        return ice.StructType(
+            *(ice.NestedField(i, f.name, iceberg_type(f.type, ids), required=not f.nullable) for i, f in fields)
+        )
+    return _FROM_ARROW[arrow]
+
+
+def lake_schema(schema: Schema) -> TableSchema:
+    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
+
+    Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
+    """
+    return TableSchema(
+        tuple(
+            Column(f.field_id, f.name, _canonical_type(f.field_type, f.name), not f.required, f.doc)
+            for f in schema.fields
+        )
+    )
+
+
+def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
+    """Whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
+    return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
+
+
+def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
+    match field_type:
+        case ice.DecimalType():
+            return pa.decimal128(field_type.precision, field_type.scale)
+        case ice.ListType():
+            return pa.list_(pa.field("element", _canonical_type(field_type.element_type, column)))
+        case ice.MapType():
+            return pa.map_(_canonical_type(field_type.key_type, column), _canonical_type(field_type.value_type, column))
+        case ice.StructType():
+            return pa.struct([pa.field(f.name, _canonical_type(f.field_type, column)) for f in field_type.fields])
+    found = _TO_ARROW.get(type(field_type))
+    if found is None:
+        raise LakeMismatchError(
+            f"column '{column}' of the lake table has the type {field_type}, which a streamhouse table cannot have; "
+            "read it with another engine, or cast the column in the lake"
+        )
+    return found
+
+
+def file_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a data file: Iceberg's own types, with field ids on every level."""
+    return pa.schema([_file_field(f.field_id, f.name, f.field_type, required=f.required) for f in schema.fields])
+
+
+def _file_field(field_id: int, name: str, field_type: ice.IcebergType, *, required: bool) -> pa.Field:
+    metadata = {FIELD_ID: str(field_id).encode()}
+    return pa.field(name, _file_type(field_type), nullable=not required, metadata=metadata)
+
+
+def _file_type(field_type: ice.IcebergType) -> pa.DataType:
+    match field_type:
+        case ice.DecimalType():
+            return pa.decimal128(field_type.precision, field_type.scale)
+        case ice.FixedType():
+            return pa.binary(len(field_type))
+        case ice.ListType():
+            element = _file_field(
+                field_type.element_id, "element", field_type.element_type, required=field_type.element_required
+            )
+            return pa.list_(element)
+        case ice.MapType():
+            return pa.map_(
+                _file_field(field_type.key_id, "key", field_type.key_type, required=True),
+                _file_field(field_type.value_id, "value", field_type.value_type, required=field_type.value_required),
+            )
+        case ice.StructType():
+            return pa.struct(
+                [_file_field(f.field_id, f.name, f.field_type, required=f.required) for f in field_type.fields]
+            )
+    return _TO_ARROW[type(field_type)]
+
+
+# -- partition specs --------------------------------------------------------------------------------------------------
+
+
+def partition_spec(
+    schema: Schema, partition_by: Sequence[str], bucket_key: str | None, num_buckets: int
+) -> PartitionSpec:
+    """Return the spec: ``identity`` of each partition column, then ``bucket[N]`` of the bucket key if there is one."""
+    fields = []
+    ids = itertools.count(PARTITION_FIELD_ID_START)
+    for name in partition_by:
+        source = schema.find_field(name, case_sensitive=False)
+        fields.append(PartitionField(source.field_id, next(ids), IdentityTransform(), source.name))
+    if bucket_key is not None:
+        source = schema.find_field(bucket_key, case_sensitive=False)
+        name = _free_name(f"{source.name}_bucket", schema)
+        fields.append(PartitionField(source.field_id, next(ids), BucketTransform(num_buckets), name))
+    return PartitionSpec(*fields, spec_id=0)
+
+
+def _free_name(name: str, schema: Schema) -> str:
+    taken = {f.name.casefold() for f in schema.fields}
+    while name.casefold() in taken:
+        name = f"{name}_"
+    return name
+
+
+def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveType]:
+    return [cast("ice.PrimitiveType", field.field_type) for field in spec.partition_type(schema).fields]
+
+
+def internal_value(value: pa.Scalar) -> Any:
+    """Return the value in Iceberg's form: days and microseconds as integers."""
+    if pa.types.is_date32(value.type):
+        return value.cast(pa.int32()).as_py()
+    if pa.types.is_timestamp(value.type):
+        return value.cast(pa.int64()).as_py()
+    return value.as_py()
+
+
+def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes | None]) -> Record:
+    """Return a partition from its values in Iceberg's binary form."""
+    types = partition_types(spec, schema)
+    return Record(*(None if v is None else from_bytes(t, v) for t, v in zip(types, values, strict=True)))
+
+
+def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int) -> int | None:
+    """Return the bucket of all rows of a file; None if its partition does not determine it."""
+    for position, field in enumerate(spec.fields):
+        if isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets:
+            value = partition[position]
+            return 0 if value is None else int(value)
+    return None
+
+
+def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
+    return [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in spec.fields]
+
+
+# -- does an existing table fit? --------------------------------------------------------------------------------------
+
+
+def differences(
+    metadata: TableMetadata,
+    lake: Schema,
+    schema: TableSchema,
+    spec: PartitionSpec,
+    spec_schema: Schema,
+    primary_key: Collection[str] = (),
+) -> list[str]:
+    """Return the differences of the lake table, with the columns ``lake``, from the one for ``schema``; empty if it
+    fits.
+    """
+    found = []
+    if metadata.format_version != FORMAT_VERSION:
+        found.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+    by_name = {f.name.casefold(): f for f in lake.fields}
+    for column in schema.columns:
+        field = by_name.pop(column.name.casefold(), None)
+        expected = iceberg_type(column.type, itertools.count())
+        if field is None:
+            found.append(f"column '{column.name}' ({expected}) is missing")
+            continue
+        if plain_type(field.field_type) != plain_type(expected):
+            found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
+        if field.required and column.nullable:
+            found.append(f"column '{column.name}' is required, expected optional")
+        if column.name in primary_key and not field.required:
+            found.append(f"column '{column.name}' of the primary key is optional, expected required")
+    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+    here, expected_here = described_spec(metadata.spec(), lake), described_spec(spec, spec_schema)
+    if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
+        found.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
+    return found
+
+
+def plain_type(field_type: ice.IcebergType) -> str:
+    """Return the type without field ids."""
+    match field_type:
+        case ice.ListType():
+            return f"list<{plain_type(field_type.element_type)}>"
+        case ice.MapType():
+            return f"map<{plain_type(field_type.key_type)}, {plain_type(field_type.value_type)}>"
+        case ice.StructType():
+            return f"struct<{', '.join(f'{f.name}: {plain_type(f.field_type)}' for f in field_type.fields)}>"
+    return str(field_type)

@@ -1,0 +1,350 @@
+"""One attempt at a snapshot: its manifests on top of the table's, its manifest list, its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.io import OutputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
+from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.iceberg.file_io import manifests_of
+from streamhouse_spark.lake.iceberg.schema import partition_record
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
+from streamhouse_spark.lake.snapshot_times import said_ms
+
+MANIFESTS_MIN_TO_MERGE = 10
+MANIFEST_BYTES_TARGET = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the current snapshot, whatever that is by the commit."""
+
+    operation: Operation
+    added: Sequence[LakeFile] = ()
+    """Data files and delete files."""
+    removed: Sequence[str] = ()
+    """Locations of data files, each of which must be live."""
+    removed_deletes: Sequence[str] = ()
+    """Locations of delete files, each of which must be live."""
+    removes_all: bool = False
+    """Whether all data and delete files go that the table has when the change is made."""
+    summary: Mapping[str, str] = field(default_factory=dict)
+    moves_tag: bool = True
+    joins_manifests: bool = False
+    """Whether all manifests are joined as `manifest_groups` does, not only runs of small ones."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Properties that the table gets in the same commit."""
+
+
+class SnapshotBuilder:
+    """Writes the manifests and the manifest list of one attempt."""
+
+    def __init__(self, table: Table, change: Change, commit_uuid: str, attempt: int, world: World) -> None:
+        self._table = table
+        self._metadata = table.metadata
+        self._parent = table.metadata.current_snapshot()
+        self._change = change
+        self._name = f"{commit_uuid}-{attempt}"
+        self._commit_uuid = commit_uuid
+        self._world = world
+        self._snapshot_id = int(world.ids.new_uuid()[:16], 16) >> 1
+        self._num_manifests = 0
+
+    def build(self) -> tuple[Snapshot, tuple[TableUpdate, ...]]:
+        manifests, removed = self._manifests()
+        list_location = self._location(f"snap-{self._snapshot_id}-{self._name}.avro")
+        sequence_number = self._metadata.next_sequence_number()
+        parent_id = self._parent.snapshot_id if self._parent else None
+        time_ms, beside = said_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
+        with write_manifest_list(
+            format_version=self._metadata.format_version,
+            output_file=self._table.io.new_output(list_location),
+            snapshot_id=self._snapshot_id,
+            parent_snapshot_id=parent_id,
+            sequence_number=sequence_number,
+            avro_compression="deflate",
+        ) as writer:
+            writer.add_manifests(manifests)
+        snapshot = Snapshot.model_validate(
+            {
+                "snapshot-id": self._snapshot_id,
+                "parent-snapshot-id": parent_id,
+                "sequence-number": sequence_number,
+                "timestamp-ms": time_ms,
+                "manifest-list": list_location,
+                "summary": self._summary(removed, beside),
+                "schema-id": self._metadata.current_schema_id,
+            }
+        )
+        updates: list[TableUpdate] = [
+            *([SetPropertiesUpdate(updates=dict(self._change.properties))] if self._change.properties else []),
+            AddSnapshotUpdate(snapshot=snapshot),
+            _set_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, self._snapshot_id, self._metadata),
+        ]
+        if self._change.moves_tag:
+            updates.append(_set_ref(COMMIT_USER, SnapshotRefType.TAG, self._snapshot_id, self._metadata))
+        return snapshot, tuple(updates)
+
+    def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Return the new snapshot's manifests, and the files that it no longer has."""
+        parents = manifests_of(self._table.io, self._parent) if self._parent else []
+        parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
+        if self._change.removes_all:
+            emptied, removed = self._emptied(parents)
+            return [*self._added(ManifestContent.DATA), *self._added(ManifestContent.DELETES), *emptied], removed
+        data, removed_data = self._without(ManifestContent.DATA, parents)
+        deletes, removed_deletes = self._without(ManifestContent.DELETES, parents)
+        manifests = [
+            *self._added(ManifestContent.DATA),
+            *self._merged(data, ManifestContent.DATA),
+            *self._added(ManifestContent.DELETES),
+            *self._merged(deletes, ManifestContent.DELETES),
+        ]
+        return manifests, [*removed_data, *removed_deletes]
+
+    def _added(self, content: ManifestContent) -> list[ManifestFile]:
+        """Write a manifest of the added files for each of their partition specs."""
+        by_spec: dict[int, list[ManifestEntry]] = {}
+        for file in self._change.added:
+            if (file.deletes is None) != (content == ManifestContent.DATA):
+                continue
+            entry = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=data_file(file, self._metadata),
+            )
+            by_spec.setdefault(file.spec_id, []).append(entry)
+        return [self._write_manifest(content, spec_id, entries) for spec_id, entries in by_spec.items()]
+
+    def _without(
+        self, content: ManifestContent, manifests: Iterable[ManifestFile]
+    ) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Return the parent's manifests of a kind without the removed files, and those files.
+
+        Manifests of delete files that lose some are joined into one: each round replaces delete files of many earlier
+        ones.
+        """
+        is_data = content == ManifestContent.DATA
+        manifests = [m for m in manifests if m.content == content]
+        wanted = set(self._change.removed if is_data else self._change.removed_deletes)
+        if not wanted:
+            return manifests, []
+        kept: list[ManifestFile] = []
+        removed: list[DataFile] = []
+        rewritten: dict[int, list[ManifestEntry]] = {}
+        for manifest in manifests:
+            entries = manifest.fetch_manifest_entry(self._table.io)
+            gone = [e.data_file for e in entries if e.data_file.file_path in wanted]
+            removed += gone
+            if not gone:
+                kept.append(manifest)
+            elif is_data:
+                left = [self._kept_or_deleted(e, wanted) for e in entries]
+                kept.append(self._write_manifest(content, manifest.partition_spec_id, left))
+            else:
+                left = [self._kept_or_deleted(e, wanted) for e in entries]
+                rewritten.setdefault(manifest.partition_spec_id, []).extend(left)
+        missing = wanted - {f.file_path for f in removed}
+        if missing:
+            raise CommitConflictError(
+                f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
+                f"live, for example {min(missing)}; try again"
+            )
+        joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
+        return [*joined, *kept], removed
+
+    def _kept_or_deleted(self, entry: ManifestEntry, gone: set[str]) -> ManifestEntry:
+        if entry.data_file.file_path in gone:
+            return _entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
+        return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+
+    def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
+        kept, removed = [], []
+        for manifest in manifests:
+            entries = manifest.fetch_manifest_entry(self._table.io)
+            removed += [e.data_file for e in entries]
+            if manifest.content == ManifestContent.DATA:
+                gone = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
+                kept.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, gone))
+        return kept, removed
+
+    def _merged(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
+        """Join small manifests, newest first, so that their number grows with the logarithm of the commits.
+
+        A run of at least `MANIFESTS_MIN_TO_MERGE` is joined; it stops at a manifest that is much larger than all the
+        newer ones together, which would be rewritten for little.
+        """
+        if self._change.joins_manifests:
+            return [self._joined(content, group) for group in manifest_groups(manifests)]
+        mergeable = [
+            m
+            for m in manifests
+            if m.partition_spec_id == self._metadata.default_spec_id and m.added_snapshot_id != self._snapshot_id
+        ]
+        newest_first = sorted(mergeable, key=lambda m: m.sequence_number or 0, reverse=True)
+        run: list[ManifestFile] = []
+        run_bytes = 0
+        for manifest in newest_first:
+            is_much_larger = manifest.manifest_length > 4 * max(run_bytes, 1) and len(run) >= MANIFESTS_MIN_TO_MERGE
+            if is_much_larger or run_bytes + manifest.manifest_length > MANIFEST_BYTES_TARGET:
+                break
+            run.append(manifest)
+            run_bytes += manifest.manifest_length
+        if len(run) < MANIFESTS_MIN_TO_MERGE:
+            return manifests
+        joined = {manifest.manifest_path for manifest in run}
+        return [self._joined(content, run), *(m for m in manifests if m.manifest_path not in joined)]
+
+    def _joined(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        """Write one manifest with the live entries of several, which are of one partition spec."""
+        if len(manifests) == 1:
+            return manifests[0]
+        entries = [
+            _entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
+            for manifest in manifests
+            for e in manifest.fetch_manifest_entry(self._table.io)
+        ]
+        return self._write_manifest(content, manifests[0].partition_spec_id, entries)
+
+    def _write_manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        location = self._location(f"{self._name}-m{self._num_manifests}.avro")
+        self._num_manifests += 1
+        spec, schema = self._metadata.specs()[spec_id], self._metadata.schema()
+        output = self._table.io.new_output(location)
+        with self._writer(content, spec, schema, output) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _writer(
+        self, content: ManifestContent, spec: PartitionSpec, schema: Schema, output: OutputFile
+    ) -> ManifestWriter:
+        if content == ManifestContent.DELETES:
+            return _DeleteManifestWriter(spec, schema, output, self._snapshot_id, "deflate")
+        version = self._metadata.format_version
+        return write_manifest(version, spec, schema, output, self._snapshot_id, "deflate")
+
+    def _summary(self, removed: Sequence[DataFile], beside: Mapping[str, str]) -> Summary:
+        collector = SnapshotSummaryCollector()
+        schema, specs = self._metadata.schema(), self._metadata.specs()
+        for file in self._change.added:
+            collector.add_file(data_file(file, self._metadata), schema, specs[file.spec_id])
+        for data in removed:
+            collector.remove_file(data, schema, specs[data.spec_id])
+        properties = {
+            **collector.build(),
+            **self._change.summary,
+            **beside,
+            USER_PROPERTY: COMMIT_USER,
+            COMMIT_PROPERTY: self._commit_uuid,
+        }
+        # pyiceberg adds up totals for appends and overwrites only; a replace adds up like an overwrite.
+        adds_up_as = Operation.APPEND if self._change.operation == Operation.APPEND else Operation.OVERWRITE
+        previous = self._parent.summary if self._parent else None
+        totals = update_snapshot_summaries(Summary(adds_up_as, **properties), previous)
+        return Summary(self._change.operation, **totals.additional_properties)
+
+    def _location(self, name: str) -> str:
+        return self._table.location_provider().new_metadata_location(name)
+
+
+def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
+    """Group manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together unless one alone is
+    larger.
+    """
+    groups: list[list[ManifestFile]] = []
+    filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
+    for manifest in manifests:
+        kind = (manifest.content, manifest.partition_spec_id)
+        group = filling.get(kind)
+        num_bytes = sum(m.manifest_length for m in group or ()) + manifest.manifest_length
+        if group is None or num_bytes > MANIFEST_BYTES_TARGET:
+            group = filling[kind] = []
+            groups.append(group)
+        group.append(manifest)
+    return groups
+
+
+class _DeleteManifestWriter(ManifestWriterV2):
+    """Writes a manifest of delete files, which the list of manifests and its own header mark as such."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: TableMetadata) -> SetSnapshotRefUpdate:
+    """Point a reference at a snapshot; its retention stays as it was."""
+    old = metadata.refs.get(name)
+    return SetSnapshotRefUpdate.model_validate(
+        {
+            "ref-name": name,
+            "type": kind,
+            "snapshot-id": snapshot_id,
+            "max-ref-age-ms": old.max_ref_age_ms if old else None,
+            "max-snapshot-age-ms": old.max_snapshot_age_ms if old else None,
+            "min-snapshots-to-keep": old.min_snapshots_to_keep if old else None,
+        }
+    )
+
+
+def _entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
+    """Return Iceberg's description of a file that a task wrote."""
+    spec = metadata.specs()[file.spec_id]
+    fields: dict[str, Any] = {
+        "content": DataFileContent.DATA if file.deletes is None else DataFileContent.POSITION_DELETES,
+        "file_path": file.location,
+        "file_format": FileFormat.PARQUET,
+        "partition": partition_record(spec, metadata.schema(), file.partition),
+        "record_count": file.num_rows,
+        "file_size_in_bytes": file.size_bytes,
+        "split_offsets": list(file.split_offsets),
+        "sort_order_id": None,
+        "equality_ids": None,
+        "key_metadata": None,
+    }
+    fields.update((name, dict(values)) for name, values in file.columns.items())
+    data = DataFile.from_args(**fields)
+    data.spec_id = file.spec_id
+    return data

@@ -1,0 +1,334 @@
+"""The values that describe a lake table: snapshots, files, splits, plans, reports. Those of tasks travel as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.key_range import KeyRange
+from streamhouse_spark.lake.model.live_files import DeletedRows, bytes_of, text_of
+from streamhouse_spark.schema.table_schema import TableSchema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.anchors import HistoryMark
+
+COMMIT_USER = "__streamhouse_lake_tiering"
+"""``commit-user`` of the package's snapshots, and the name of the tag that keeps the newest of them from being
+expired."""
+
+NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
+
+Filter: TypeAlias = "pc.Expression | None"
+Predicate: TypeAlias = tuple[str, str, Any]
+"""``(column, operator, value)`` with one of ``= != < <= > >= in``, or with ``is null`` or ``not null`` and None.
+
+Predicates decide which files are planned; readers filter the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshot:
+    """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+
+    ``starts`` are the offsets of the last truncation that the lake knows of; empty without one. Rows of dropped
+    partitions are absent; ``dropped_rows`` counts them.
+    """
+
+    id: int
+    offsets: Mapping[int, int]
+    timestamp_ms: int
+    starts: Mapping[int, int] = field(default_factory=dict)
+    dropped_rows: int = 0
+    history: HistoryMark | None = field(default=None, compare=False)
+    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "offsets": {str(b): o for b, o in self.offsets.items()},
+            "timestamp_ms": self.timestamp_ms,
+            "starts": {str(b): o for b, o in self.starts.items()},
+            "dropped_rows": self.dropped_rows,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeSnapshot:
+        offsets, starts = ({int(b): o for b, o in value[name].items()} for name in ("offsets", "starts"))
+        return cls(value["id"], offsets, value["timestamp_ms"], starts, value["dropped_rows"])
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A data file, or a file of deleted positions, that was written and is not yet, or already, part of the table.
+
+    ``offsets`` are those of its rows; with a primary key, those of the changes that it was written from. ``partition``
+    holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the statistics by
+    field id, bounds in the lake's binary form.
+    """
+
+    location: str
+    bucket: int
+    offsets: OffsetRange
+    num_rows: int
+    size_bytes: int
+    schema_id: int
+    spec_id: int
+    partition: tuple[bytes | None, ...]
+    columns: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    split_offsets: tuple[int, ...] = ()
+    deletes: DeletedRows | None = None
+    """None for a data file."""
+    keys: KeyRange | None = None
+    """The key range that readers need in a lake that merges by key."""
+
+    @property
+    def num_left(self) -> int:
+        """Net number of rows that the file adds."""
+        if self.deletes is not None:
+            return 0
+        return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "location": self.location,
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "num_rows": self.num_rows,
+            "size_bytes": self.size_bytes,
+            "schema_id": self.schema_id,
+            "spec_id": self.spec_id,
+            "partition": [text_of(value) for value in self.partition],
+            "columns": {
+                name: {str(i): text_of(v) if isinstance(v, bytes) else v for i, v in values.items()}
+                for name, values in self.columns.items()
+            },
+            "split_offsets": list(self.split_offsets),
+            "deletes": self.deletes.to_json() if self.deletes else None,
+            "keys": self.keys.to_json() if self.keys else None,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeFile:
+        return cls(
+            location=value["location"],
+            bucket=value["bucket"],
+            offsets=OffsetRange(*value["offsets"]),
+            num_rows=value["num_rows"],
+            size_bytes=value["size_bytes"],
+            schema_id=value["schema_id"],
+            spec_id=value["spec_id"],
+            partition=tuple(bytes_of(text) for text in value["partition"]),
+            columns={
+                name: {int(i): bytes_of(v) if isinstance(v, str) else v for i, v in values.items()}
+                for name, values in value["columns"].items()
+            },
+            split_offsets=tuple(value["split_offsets"]),
+            deletes=DeletedRows.from_json(value["deletes"]) if value["deletes"] else None,
+            keys=KeyRange.from_json(value["keys"]) if value["keys"] else None,
+        )
+
+
+FieldNames = tuple[tuple[int, str], ...]
+"""Field ids and names of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSplit:
+    """A part of one data file: its row groups ``[first, last)``, all of them where ``row_groups`` is None."""
+
+    location: str
+    size_bytes: int
+    """Bytes of this part."""
+    num_rows: int
+    """Rows of this part; an estimate where the file is read in parts or has deleted rows."""
+    row_groups: tuple[int, int] | None = None
+    position_deletes: tuple[str, ...] = ()
+    """Files that name deleted rows by position. Only other engines write them into log tables."""
+    bucket: int | None = None
+    """None if the file's partition does not determine it."""
+    merge: MergedFiles | None = None
+    """Files that are read as one, because they have keys in common or deletions; ``location`` is that of the first.
+
+    Bytes and rows are those of all of them, so that the rows are as many at most."""
+    field_names: FieldNames = ()
+    """Names of the columns in a file without field ids that was written under other names."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the split is a whole file without deletions or conversions: an engine may read it with its own
+        Parquet reader.
+        """
+        return self.row_groups is None and not self.position_deletes and self.merge is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "location": self.location,
+            "size_bytes": self.size_bytes,
+            "num_rows": self.num_rows,
+            "row_groups": self.row_groups,
+            "position_deletes": list(self.position_deletes),
+            "bucket": self.bucket,
+            "merge": self.merge.to_json() if self.merge else None,
+            "field_names": [list(pair) for pair in self.field_names],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeSplit:
+        groups = value["row_groups"]
+        return cls(
+            value["location"],
+            value["size_bytes"],
+            value["num_rows"],
+            (groups[0], groups[1]) if groups is not None else None,
+            tuple(value["position_deletes"]),
+            value["bucket"],
+            MergedFiles.from_json(value["merge"]) if value["merge"] else None,
+            _field_names(value["field_names"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LakeProjection:
+    """The columns to read and their identity in the files: by field id, by name where a file has no ids.
+
+    ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
+    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
+    so that files without ids cannot be read.
+    """
+
+    schema: TableSchema
+    field_ids: tuple[int | None, ...]
+    lake_names: tuple[str | None, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(),
+            "field_ids": list(self.field_ids),
+            "lake_names": list(self.lake_names),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LakeProjection:
+        return cls(TableSchema.from_json(value["schema"]), tuple(value["field_ids"]), tuple(value["lake_names"]))
+
+
+def _field_names(value: Sequence[Sequence[Any]]) -> FieldNames:
+    return tuple((int(field_id), str(name)) for field_id, name in value)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    location: str
+    size_bytes: int
+    num_rows: int
+    field_names: FieldNames = ()
+    """See `LakeSplit.field_names`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """Data files of one bucket and partition, each sorted by the primary key and with each key once."""
+
+    files: tuple[MergedFile, ...]
+    by: LakeProjection
+    """The columns of the key in its order, then the number that tells the newest row of a key, then the kind of the
+    change (see `streamhouse_spark.keys.change_type.ChangeType`)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": [[f.location, f.size_bytes, f.num_rows, [list(p) for p in f.field_names]] for f in self.files],
+            "by": self.by.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> MergedFiles:
+        found = value["files"]
+        files = tuple(MergedFile(at, size, rows, _field_names(names)) for at, size, rows, names in found)
+        return cls(files, LakeProjection.from_json(value["by"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    """One consistent read of the lake table. ``snapshot`` is None for a table without snapshots, which has no rows."""
+
+    snapshot: LakeSnapshot | None
+    projection: LakeProjection
+    splits: tuple[LakeSplit, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(split.num_rows for split in self.splits)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """The context of a task that writes data files of the table. ``lake`` is the format's own part, in JSON."""
+
+    table_uuid: str
+    schema: TableSchema
+    """The table's schema, that of the log's batches."""
+    target_file_bytes: int
+    lake: Mapping[str, Any]
+    primary_key: tuple[str, ...] = ()
+    """The key's columns; none for a table of a log."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """Indexes of the key's columns in the schema."""
+        return tuple(self.schema.names.index(name) for name in self.primary_key)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table_uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "target_file_bytes": self.target_file_bytes,
+            "lake": dict(self.lake),
+            "primary_key": list(self.primary_key),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> WriteContext:
+        return cls(
+            value["table_uuid"],
+            TableSchema.from_json(value["schema"]),
+            value["target_file_bytes"],
+            value["lake"],
+            tuple(value["primary_key"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    files_removed: int = 0
+    files_added: int = 0
+    rows: int = 0
+    snapshot: LakeSnapshot | None = None
+    healed_rows: int = 0
+    """With a primary key, removed duplicates: rows beyond one of their key, which another engine had added."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeDropReport:
+    files: int = 0
+    """Dropped data files."""
+    rows: int = 0
+    """Rows of the dropped files."""
+    kept_rows: int = 0
+    """Rows of these files that were appended later, and were written again."""
+    snapshot: LakeSnapshot | None = None
+    """The snapshot without them; None if there was nothing to drop, or for a dry run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireReport:
+    snapshots: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
+    return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})

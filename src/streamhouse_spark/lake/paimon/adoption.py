@@ -1,0 +1,304 @@
+"""Adoption of a Paimon table with rows as the lake of a new table: its requirements, and the claim.
+
+The claim is two files. The next schema's file, by put-if-absent, has the lake's owner, the map of columns, and Paimon's
+defaults as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot's file, of the same
+data files, which has the offsets up to which it holds the table. It is refused if the lake has another snapshot than
+the examined one, another schema than the claim's, or another owner. An empty snapshot above it keeps writers that
+rename from taking its place. A crash in between leaves a lake that a table without a name has claimed.
+
+Sequence numbers of the rows need nothing that is stored: each round begins behind the largest that is live
+(`paimon_keyed.sequence_shifts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pypaimon.common.json_util import JSON
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.layout import Layout, claimed_options, layout_of, unfit_options
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import MetadataReader
+from streamhouse_spark.lake.paimon.races import sealed_above
+from streamhouse_spark.lake.paimon.scan import projection, scan_files
+from streamhouse_spark.lake.paimon.schema import differences, lake_schema
+from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
+from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+from streamhouse_spark.lake.parquet.reader import read_split
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+_KEPT_BY_RELEASE = "write-only"
+"""The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
+
+SEQUENCE_MAX = 1 << 62
+"""Largest sequence number of a table to adopt: rows that are tiered later take numbers behind it, of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonAdoption:
+    """The `LakeAdoption` of Paimon."""
+
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
+
+    @property
+    def kind(self) -> str:
+        return "Paimon table"
+
+    def examine(self, path: TablePath, place: str) -> Adoptable:
+        opened = self._place(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))
+        table = opened.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"there is no Paimon table at {opened.location} to adopt as {path}; give its <database>.<table>, which "
+                "lies in <database>.db/<table> of the lake's folder"
+            )
+        layout = layout_of(table.schema)
+        columns = lake_schema(table.schema).columns
+        schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
+        spec = _spec(path, place, table.schema, schema, layout)
+        claimed = _with_options(table.schema, claimed_options(table.schema, spec, write_only=False))
+        _refuse(table, [*layout.problems, *unfit_options(table.schema), *differences(claimed, spec)])
+        entries = MetadataReader(table, PaimonFiles(opened.files)).live(table.snapshot)
+        _refuse(table, _unfit_files(table, entries, layout))
+        return Adoptable(
+            location=table.location,
+            schema=schema,
+            partition_by=tuple(table.schema.partition_keys),
+            bucket_key=layout.bucket_key,
+            num_buckets=layout.num_buckets,
+            layout=_layout_words(table.schema),
+            snapshot_id=table.snapshot.id if table.snapshot else None,
+            version=_version(table.snapshot),
+            num_rows=sum(int(entry.file.row_count) for entry in entries),
+            num_files=len(entries),
+            owner=table.owner,
+            key=tuple(table.schema.primary_keys),
+            is_keyed=bool(table.schema.primary_keys),
+        )
+
+    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+        """Require that the key is Paimon's own, by which its merge tree is sorted."""
+        if key != examined.key:
+            has = f"the primary key {', '.join(examined.key)}" if examined.key else "no primary key"
+            raise LakeMismatchError(
+                f"the Paimon table at {examined.location} has {has}, primary_key is {', '.join(key) or 'none'}; leave "
+                "primary_key out to take it as it is, or copy the rows into a table that has another one"
+            )
+
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+        """Read the rows by bucket. Refuses rows of which two have one sequence number, and rows in another bucket than
+        their key's.
+        """
+        place = self._place(spec)
+        table = place.require()
+        _require_as_examined(table, examined)
+        if table.snapshot is None:
+            return
+        fields = [(field.id, field.name) for field in table.schema.fields]
+        how = projection(table.schema, map_by_name(fields, spec.schema), spec.schema, None, spec.schema)
+        by_bucket: dict[int, list[LakeSplit]] = {}
+        for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
+            assert file.bucket is not None, "seen by `examine`"
+            by_bucket.setdefault(file.bucket, []).extend(file.splits())
+        for bucket, splits in sorted(by_bucket.items()):
+            batches: list[pa.RecordBatch] = []
+            for split in splits:
+                files = place.files_at(split.location)
+                if split.merge is None:
+                    batches += read_split(files, split, how)
+                    continue
+                newest = NewestRows(files, split.merge, how)
+                batches += [rows.select(list(range(len(how.schema.columns)))) for rows in newest.batches()]
+                _require_told_apart(table, bucket, newest)
+            rows = pa.Table.from_batches(batches, spec.schema.arrow)
+            _require_own_bucket(table, spec, bucket, rows)
+            if rows.num_rows:
+                yield bucket, rows
+
+    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+        """Claim the lake table, see the module."""
+        place = self._place(spec)
+        place.require_home("adoption")
+        claimed = _put_claim(place, examined)
+        # An engine that expires snapshots keeps those that hold offsets.
+        place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
+
+        def validated(table: PaimonTable) -> Change:
+            if JSON.to_json(table.schema) != JSON.to_json(claimed):
+                raise _changed_meanwhile(table.location)
+            if _version(table.snapshot) != examined.version:
+                raise _changed_meanwhile(table.location)
+            properties = {OFFSETS_PROPERTY: offsets_text(spec.table_uuid, offsets)}
+            return Change(is_compaction=table.snapshot is not None, properties=properties)
+
+        snapshot = commit_snapshot(place, validated)
+        sealed_above(place, snapshot)
+        return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
+
+    def release(self, spec: LakeTableSpec) -> None:
+        """Give up the lake table. **Commit point:** the next schema's file, without the owner. The tag and consumer
+        that kept snapshots go before it.
+        """
+        place = self._place(spec)
+        place.require_home("releasing the lake table")
+        table = place.find()
+        if table is None or table.owner != spec.table_uuid:
+            return
+        options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
+        before = _before_claim(table).options.get(_KEPT_BY_RELEASE)
+        options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
+        options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
+        for key in (place.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
+            place.storage.delete(key)
+        place.put_schema(_next(table.schema, options, self.world.clock.now_ms()))
+        if place.require().owner == spec.table_uuid:
+            raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
+
+    def _place(self, spec: LakeTableSpec) -> PaimonPlace:
+        return PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+
+
+def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
+    """Return the spec that the lake table would have if it were made for a table with its columns."""
+    key = tuple(lake.primary_keys)
+    return LakeTableSpec(
+        "",
+        path,
+        place,
+        schema,
+        tuple(lake.partition_keys),
+        layout.bucket_key,
+        layout.num_buckets,
+        primary_key=key,
+    )
+
+
+def _refuse(table: PaimonTable, found: Sequence[str]) -> None:
+    if found:
+        raise LakeMismatchError(
+            f"the Paimon table at {table.location} cannot be adopted: {'; '.join(found)}; change that with the engine "
+            "that wrote it, or copy its rows into a new table"
+        )
+
+
+def _unfit_files(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
+    found = []
+    outside = [
+        e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
+    ]
+    if outside:
+        found.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
+    highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
+    if table.schema.primary_keys and highest > SEQUENCE_MAX:
+        found.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
+    others = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
+    if others and table.schema.primary_keys:
+        found.append(
+            f"it has files of {', '.join(map(str, others))} buckets besides those of {layout.bucket}: rewrite the "
+            "partitions that were not rescaled"
+        )
+    return found
+
+
+def _is_within(table: PaimonTable, location: str) -> bool:
+    return str(location).startswith(f"{table.location}/")
+
+
+def _layout_words(lake: PaimonSchema) -> tuple[str, ...]:
+    return (f"schema {lake.id}",)
+
+
+def _version(snapshot: Snapshot | None) -> str | None:
+    """Return the snapshot's manifest list. Names of manifest lists are never used again."""
+    return None if snapshot is None else str(snapshot.delta_manifest_list)
+
+
+def _require_as_examined(table: PaimonTable, examined: Adoptable) -> None:
+    same_schema = _layout_words(table.schema) == examined.layout
+    if not same_schema or _version(table.snapshot) != examined.version or table.owner != examined.owner:
+        raise _changed_meanwhile(table.location)
+
+
+def _changed_meanwhile(location: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"the Paimon table at {location} was changed by others while it was being adopted; its rows are as they left "
+        "them, adopt it again"
+    )
+
+
+def _put_claim(place: PaimonPlace, examined: Adoptable) -> PaimonSchema:
+    """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
+    table, spec = place.require(), place.spec
+    _require_as_examined(table, examined)
+    fields = [(field.id, field.name) for field in table.schema.fields]
+    columns = map_by_name(fields, spec.schema, spec.schema_id)
+    options = claimed_options(table.schema, spec, write_only=True) | {
+        TABLE_UUID_PROPERTY: spec.table_uuid,
+        COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
+    }
+    claimed = _next(table.schema, options, place.world.clock.now_ms())
+    if differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
+        raise _changed_meanwhile(table.location)  # its columns are others now
+    place.put_schema(claimed)
+    now = place.require()
+    if now.schema.id != claimed.id or now.owner != spec.table_uuid:
+        raise _changed_meanwhile(table.location)
+    return claimed
+
+
+def _next(lake: PaimonSchema, options: Mapping[str, str], now_ms: int) -> PaimonSchema:
+    return replace(_with_options(lake, options), id=lake.id + 1, time_millis=now_ms)
+
+
+def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchema:
+    return replace(lake, options=dict(options))
+
+
+def _before_claim(table: PaimonTable) -> PaimonSchema:
+    """Return the newest schema from before the claim."""
+    free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
+    return table.schemas[max(free, default=0)]
+
+
+def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
+    if newest.num_tied:
+        raise LakeMismatchError(
+            f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "
+            "the key and the sequence number of another row, so that engines differ which one counts; write those keys "
+            "again, or compact the table with the engine that wrote it"
+        )
+
+
+def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, rows: pa.Table) -> None:
+    """Refuse a row in another bucket than its key's: it would have a double once it changes."""
+    if not spec.bucket_key or not rows.num_rows:
+        return
+    found = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
+    num_misplaced = int(np.count_nonzero(found != bucket))
+    if num_misplaced:
+        place = int(np.flatnonzero(found != bucket)[0])
+        example = {name: rows.column(name)[place].as_py() for name in spec.bucket_key}
+        raise LakeMismatchError(
+            f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
+            f"other buckets, for example {example} of bucket {int(found[place])}; copy its rows into a new table"
+        )

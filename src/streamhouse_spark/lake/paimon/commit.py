@@ -1,0 +1,252 @@
+"""Snapshots of the package: manifests made by Paimon's classes, validated on every attempt, committed by put-if-absent.
+
+An attempt loads the newest state, validates against exactly that, writes manifests on top of it, and puts the snapshot
+of the next number. So nothing can come between the validation and the commit: not on the first attempt, and not on a
+retry. The snapshot carries the uuid of the commit, so that an outcome which the storage cannot tell is looked up. No
+error path deletes a file: files of a lost attempt are named by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pypaimon.data.timestamp import Timestamp
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.manifest.schema.data_file_meta import DataFileMeta
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.manifest.schema.simple_stats import SimpleStats
+from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.row.generic_row import GenericRow
+
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_spec import PaimonShape, decoded
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
+from streamhouse_spark.lake.paimon.merge_tree_files import described_by_keys
+from streamhouse_spark.lake.snapshot_times import said_ms
+
+ATTEMPTS_MAX = 20
+MANIFESTS_MIN_TO_MERGE = 30
+MANIFEST_BYTES_TARGET = 8 << 20
+REMOVED_SHARE_MIN = 0.1
+"""Share of removed files among those that large manifests name, from which on the large ones are rewritten without
+them."""
+NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
+"""Rounds planned before this store time may not commit, cleaning may have taken their files."""
+SNAPSHOT_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the newest snapshot, whatever that is by the commit."""
+
+    added: Sequence[LakeFile] = ()
+    removes_all: bool = False
+    """Whether all data files go that the table has when the change is made."""
+    removed: Sequence[ManifestEntry] = ()
+    """Data files that go; if one of them has gone before, the change is refused."""
+    is_overwrite: bool = False
+    """Whether rows go, with the removed files."""
+    is_compaction: bool = False
+    """Whether the change has the same rows in other files: nothing is new to readers of changes."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+Validation = Callable[[PaimonTable], Change]
+"""Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
+
+
+def files_not_before_ms(place: PaimonPlace, snapshot: Snapshot | None) -> int:
+    """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
+    ever cleaned up.
+    """
+    own = place.snapshots.newest_own(snapshot)
+    return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
+
+
+def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
+    """Make the change in one snapshot, on the newest one by then.
+
+    Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
+    place by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
+    """
+    commit_uuid = place.world.ids.new_uuid()
+    for attempt in range(ATTEMPTS_MAX):
+        place.world.wait_to_retry(attempt)
+        table = place.require()
+        change = validate(table)
+        try:
+            snapshot, written = _SnapshotBuilder(place, table, change, commit_uuid).build()
+        except SnapshotExpiredError as error:
+            _require_overtaken(place, table, error)
+            continue
+        for location, data in written.items():
+            with place.storage.create(place.files.key_of(location)) as sink:
+                sink.write(data)
+        if place.snapshots.put(snapshot):
+            place.snapshots.point_to(snapshot)
+            place.snapshots.require_not_replaced(snapshot)
+            return snapshot
+    raise CommitConflictError(
+        f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
+    )
+
+
+def _require_overtaken(place: PaimonPlace, table: PaimonTable, error: SnapshotExpiredError) -> None:
+    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
+    newest = place.snapshots.newest()
+    if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
+        raise CorruptDataError(
+            f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
+            "it, or build the lake anew from the log (streamhouse retier)"
+        ) from error
+
+
+class _SnapshotBuilder:
+    """Makes the manifests and manifest lists of one attempt, in memory."""
+
+    def __init__(self, place: PaimonPlace, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+        self._table = table
+        self._change = change
+        self._commit_uuid = commit_uuid
+        self._place = place
+        self._world = place.world
+        self._now_ms = place.world.clock.now_ms()
+        self._files = PaimonFiles(place.files)
+        self._reader = MetadataReader(table, self._files)
+        store = table.store(self._files)
+        self._manifests = ManifestFileManager(store)
+        self._lists = ManifestListManager(store)
+
+    def build(self) -> tuple[Snapshot, dict[str, bytes]]:
+        """Return the snapshot, and location → bytes of the files that it names, which are to be stored before it."""
+        parent = self._table.snapshot
+        with paimon_metadata(self._table.location):
+            changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
+            name = f"manifest-list-{self._world.ids.new_uuid()}"
+            base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
+            delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
+        time_ms, beside = said_ms(self._now_ms, parent.time_millis if parent else 0)
+        num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
+        snapshot = Snapshot(
+            version=SNAPSHOT_VERSION,
+            id=parent.id + 1 if parent else 1,
+            schema_id=self._table.schema.id,
+            base_manifest_list=f"{name}-0",
+            base_manifest_list_size=base_size,
+            delta_manifest_list=f"{name}-1",
+            delta_manifest_list_size=delta_size,
+            total_record_count=(parent.total_record_count or 0 if parent else 0) + num_added,
+            delta_record_count=num_added,
+            commit_user=COMMIT_USER,
+            commit_identifier=parent.id + 1 if parent else 1,
+            commit_kind=self._kind,
+            time_millis=time_ms,
+            watermark=parent.watermark if parent else None,
+            index_manifest=parent.index_manifest if parent else None,
+            next_row_id=parent.next_row_id if parent else None,
+            properties={**self._repeated(), **beside, **self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
+            uuid=self._commit_uuid,
+        )
+        return snapshot, self._files.written
+
+    @property
+    def _kind(self) -> str:
+        if self._change.is_compaction:
+            return "COMPACT"
+        return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
+
+    def _repeated(self) -> dict[str, str]:
+        not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
+        return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
+
+    def _removed(self) -> list[ManifestEntry]:
+        if not self._change.removes_all and not self._change.removed:
+            return []
+        live = self._reader.live(self._table.snapshot)
+        gone = live if self._change.removes_all else self._change.removed
+        present = {key_of(entry) for entry in live}
+        for entry in gone:
+            if key_of(entry) not in present:
+                raise CommitConflictError(
+                    f"lake table {self._table.location}: the file {entry.file.file_name} is no longer live, another "
+                    "commit removed it; try again"
+                )
+        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
+
+    def _entry(self, file: LakeFile) -> ManifestEntry:
+        shape = PaimonShape(self._table.schemas[file.schema_id], self._table.location)
+        partition = [row.values[0] for row in shape.partition(file.partition)]
+        return ManifestEntry(
+            ADD,
+            GenericRow(partition, shape.partition_fields),
+            shape.bucket_of(file.bucket),
+            shape.num_buckets,
+            _data_file(file, shape, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
+        )
+
+    def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
+        """Join small manifests once they are many, without the files that were added and removed among them.
+
+        So a commit reads and writes as much after many rounds as after few: a list of at most this many small
+        manifests, and now and then the files that they name.
+        """
+        small = [m for m in manifests if m.file_size < MANIFEST_BYTES_TARGET]
+        if len(small) < MANIFESTS_MIN_TO_MERGE:
+            return manifests
+        joined = {m.file_name for m in small}
+        large = [m for m in manifests if m.file_name not in joined]
+        left = self._reader.left(small)
+        num_removed = sum(entry.kind == DELETE for entry in left) + sum(m.num_deleted_files for m in large)
+        if num_removed and num_removed >= REMOVED_SHARE_MIN * sum(m.num_added_files for m in large):
+            return self._manifest(self._reader.left(manifests))
+        return [*large, *self._manifest(left)]
+
+    def _manifest(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
+        name = f"manifest-{self._world.ids.new_uuid()}"
+        written: list[ManifestFileMeta] = self._manifests.rolling_write(entries, MANIFEST_BYTES_TARGET, name)
+        return written
+
+
+_APPENDED, _COMPACTED = 0, 1
+"""Paimon's codes of the source of a file."""
+
+
+def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int, source: int) -> DataFileMeta:
+    """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
+    name = file.location.rpartition("/")[2]
+    is_canonical = file.location == shape.canonical(file.partition, file.bucket, name)
+    low, high, nulls = (file.columns[what] for what in ("lower_bounds", "upper_bounds", "null_counts"))
+    known = [field for field in shape.schema.fields if field.id in nulls]
+    empty = GenericRow([], [])
+
+    def row(bounds: Mapping[int, Any]) -> GenericRow:
+        return GenericRow([decoded(bounds[field.id], field) for field in known], known)
+
+    meta = DataFileMeta(
+        file_name=name,
+        file_size=file.size_bytes,
+        row_count=file.num_rows,
+        min_key=empty,
+        max_key=empty,
+        key_stats=SimpleStats.empty_stats(),
+        value_stats=SimpleStats(row(low), row(high), [nulls[field.id] for field in known]),
+        min_sequence_number=file.offsets.start,
+        max_sequence_number=file.offsets.end - 1,
+        schema_id=file.schema_id,
+        level=0,
+        extra_files=[],
+        creation_time=Timestamp.from_epoch_millis(now_ms),
+        delete_row_count=0,
+        file_source=source,
+        value_stats_cols=[field.name for field in known],
+        external_path=None if is_canonical else file.location,
+    )
+    return meta if file.keys is None else described_by_keys(meta, file.keys, shape.schema)

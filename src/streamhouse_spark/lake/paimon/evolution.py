@@ -1,0 +1,147 @@
+"""Bringing a Paimon table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
+commenting.
+
+Existing files stay as they are: each names the schema that it was written with, and columns are found in it by field
+id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file, with
+the fields and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
+planned before the change is refused by the commit's own validation, and planned again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pypaimon.schema.data_types import DataField, PyarrowFieldParser, current_highest_field_id
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.lake import column_map
+from streamhouse_spark.lake.column_map import (
+    COLUMNS_PROPERTY,
+    ColumnMap,
+    LakeField,
+    fields_that_stay,
+    foreign_changes,
+    repeated_names,
+    require_not_newer,
+)
+from streamhouse_spark.lake.paimon.schema import new_field, paimon_type
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.evolution import is_widening
+from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
+
+_LIST_OPTIONS = ("bucket-key",)
+"""Options of the package that are lists of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The required schema of the lake."""
+
+    schema: PaimonSchema
+    """The lake's own schema if nothing is to be changed."""
+    differences: tuple[str, ...]
+    """Changes by another engine that keep the lake from being brought up."""
+
+
+def paimon_columns(lake: PaimonSchema, spec: LakeTableSpec) -> ColumnMap:
+    """Return the map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
+    return column_map.column_map(lake.options, _named(lake), spec, where=spec.location)
+
+
+def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
+    """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
+    column_map.require_brought_up(paimon_columns(lake, spec), _named(lake), spec, where=spec.location)
+
+
+def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
+    """Return the lake's newest schema with the present names and types of the table's columns, without dropped ones,
+    and with the nullable ones that the lake lacks behind the others.
+
+    Comments that the table does not have are left alone. Raises `CommitConflictError` if the lake is of a newer schema
+    than the spec.
+    """
+    known = paimon_columns(lake, spec)
+    require_not_newer(known, spec, where=spec.location)
+    found = foreign_changes(known, dict(_named(lake)), spec)
+    mapped = dict(known.fields)
+    if known.schema_id == spec.schema_id:  # names and types are the table's already
+        fields = [_commented(field, spec.schema.find(field.name)) for field in lake.fields]
+    else:
+        fields = _renamed_and_dropped(lake.fields, known, spec.schema, mapped)
+    missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
+    first_id = 1 + _highest_id(lake, mapped.values())
+    ids = itertools.count(first_id + len(missing))
+    for field_id, column in enumerate(missing, first_id):
+        fields.append(new_field(field_id, column, ids))
+        mapped[column.id] = LakeField(field_id, column.name)
+    found += repeated_names(field.name for field in fields)
+    is_same = fields == list(lake.fields)
+    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    is_as_it_was = mapped == dict(known.fields) and (known.schema_id is None or known.schema_id == spec.schema_id)
+    if found or (is_same and is_as_it_was):
+        return Evolved(lake, tuple(found))
+    return Evolved(_changed(lake, fields, ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid), now_ms), ())
+
+
+def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
+    now = {field.id: field.name for field in fields}
+    names = {field.name: now.get(field.id, field.name) for field in lake.fields}
+    lists = {
+        option: ",".join(names.get(name, name) for name in lake.options[option].split(","))
+        for option in _LIST_OPTIONS
+        if option in lake.options
+    }
+    return PaimonSchema(
+        id=lake.id + 1,
+        fields=fields,
+        highest_field_id=max(lake.highest_field_id, current_highest_field_id(fields)),
+        partition_keys=lake.partition_keys,
+        primary_keys=[names.get(name, name) for name in lake.primary_keys],
+        options={**lake.options, **lists, COLUMNS_PROPERTY: columns},
+        comment=lake.comment,
+        time_millis=now_ms,
+    )
+
+
+def _renamed_and_dropped(
+    lake: Sequence[DataField], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+) -> list[DataField]:
+    """Return the lake's fields after the renames and drops of the table's columns."""
+    by_id = {field.id: field for field in lake}
+    named = [(field.id, field.name) for field in lake]
+    found = fields_that_stay(named, known, schema, mapped)
+    return [by_id[i] if column is None else _as_column(by_id[i], column) for i, column in found]
+
+
+def _as_column(field: DataField, column: Column) -> DataField:
+    """Return the field with the column's name and comment, and with its type if that is a wider one."""
+    field = _commented(field, column)
+    kind = field.type
+    try:
+        before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column=field.name)
+    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
+        before = column.type
+    if is_widening(before, column.type):
+        kind = paimon_type(column.type, itertools.count(), nullable=kind.nullable)
+    return DataField(field.id, column.name, kind, field.description, field.default_value)
+
+
+def _commented(field: DataField, column: Column | None) -> DataField:
+    if column is None or column.comment is None or column.comment == field.description:
+        return field
+    return DataField(field.id, field.name, field.type, column.comment, field.default_value)
+
+
+def _named(lake: PaimonSchema) -> list[tuple[int, str]]:
+    return [(field.id, field.name) for field in lake.fields]
+
+
+def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
+    """Return the highest field id, dropped fields included, in case another engine has counted only the
+    remaining ones.
+    """
+    counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
+    return max([counted, *(field.id for field in mapped)])

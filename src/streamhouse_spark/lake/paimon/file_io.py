@@ -1,0 +1,131 @@
+"""pypaimon's `FileIO` over the warehouse's `Storage`, and its decoders' errors as errors of the package.
+
+Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them, durably and
+before it names them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs as pafs
+from pypaimon.common.file_io import FileIO
+
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
+from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.damaged_metadata import file_of
+from streamhouse_spark.lake.parquet.access import StorageFiles
+
+MANIFEST_FOLDER = "manifest"
+
+
+class PaimonFiles(FileIO):  # type: ignore[misc]
+    """The files of lake tables in the warehouse, by location."""
+
+    def __init__(self, files: StorageFiles) -> None:
+        self.files = files
+        self.written: dict[str, bytes] = {}
+        """Location → bytes written there."""
+        self.sizes: dict[str, int] = {}
+        """Location → bytes of a metadata file, by the file that names it."""
+
+    def new_input_stream(self, path: str) -> io.BytesIO:
+        if path in self.written:
+            return _Input(self.written[path], path)
+        try:
+            data = self.files.storage.read(self.files.key_of(path))
+        except ObjectNotFoundError as error:
+            raise FileNotFoundError(str(error)) from error
+        if len(data) != self.sizes.get(path, len(data)):
+            raise CorruptDataError(
+                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
+                "lake anew from the log (streamhouse retier)"
+            )
+        return _Input(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
+
+    def new_output_stream(self, path: str) -> io.BytesIO:
+        return _Kept(self.written, path)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.files.storage.size_bytes(self.files.key_of(path))
+        except ObjectNotFoundError:
+            return bool(self.files.storage.list_names(f"{self.files.key_of(path)}/"))
+        return True
+
+    def get_file_status(self, path: str) -> Any:
+        size_bytes = self.files.storage.size_bytes(self.files.key_of(path))
+        return _Status(path, pafs.FileType.File, size_bytes)
+
+    def list_status(self, path: str) -> list[Any]:
+        prefix = path.rstrip("/")
+        names = self.files.storage.list_names(f"{self.files.key_of(prefix)}/")
+        return [_Status(f"{prefix}/{name}", pafs.FileType.File) for name in names]
+
+    def mkdirs(self, path: str) -> bool:  # noqa: ARG002 - pypaimon's signature; keys need no folders
+        return True
+
+    def delete(self, path: str, recursive: bool = False) -> bool:  # noqa: FBT001, FBT002 - pypaimon's signature
+        raise NotImplementedError(f"{path} is not deleted by reading or committing")
+
+    def rename(self, src: str, dst: str) -> bool:
+        raise NotImplementedError(f"{src} is not renamed to {dst}: commits go through put-if-absent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """The part of Arrow's ``FileInfo`` that pypaimon reads."""
+
+    path: str
+    type: Any
+    size: int | None = None
+
+    @property
+    def base_name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class _Input(io.BytesIO):
+    def __init__(self, data: bytes, location: str) -> None:
+        super().__init__(data)
+        self.location = location
+
+
+def _location(value: object) -> str | None:
+    return value.location if isinstance(value, _Input) else None
+
+
+class _Kept(io.BytesIO):
+    def __init__(self, written: dict[str, bytes], path: str) -> None:
+        super().__init__()
+        self._written = written
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._written[self._path] = self.getvalue()
+        super().close()
+
+
+@contextmanager
+def paimon_metadata(location: str) -> Iterator[None]:
+    """Wrap decoding of metadata: pypaimon's errors on damaged or vanished files become errors of the package."""
+    try:
+        yield
+    except StreamhouseError:
+        raise
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
+            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
+        ) from error
+    except Exception as error:  # any error of a decoder on damaged bytes
+        file = file_of(error, _location, "its metadata")
+        raise CorruptDataError(
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
+            "lake anew from the log (streamhouse retier)"
+        ) from error

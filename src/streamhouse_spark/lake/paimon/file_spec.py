@@ -1,0 +1,219 @@
+"""The facts of the Paimon table that a task needs to write data files for it, and Paimon's binary form of single
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pypaimon.common.json_util import JSON
+from pypaimon.schema.data_types import DataField
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, GenericRowSerializer
+from pypaimon.utils.file_store_path_factory import canonical_data_file_path
+
+from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.lake.paimon.location import store_of
+from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS, file_schema
+from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
+
+PATH_PART_BYTES_MAX = 200
+TEXT_STATISTICS_CHARS_MAX = 16
+"""Longer texts are cut in statistics, as Paimon does by default."""
+
+
+@dataclass(frozen=True)
+class PaimonShape:
+    """The facts of the Paimon table that a task needs. Shipped as JSON; shared by all files of a round."""
+
+    schema: PaimonSchema
+    data_location: str
+    """Location of the table; its data files lie below."""
+    planned_ms: int = 0
+    """Store time at which the round began."""
+    planned_on: str | None = None
+    """The manifest list of the snapshot that the round was planned on; its name is unique."""
+    sequence_shifts: Mapping[int, int] = field(default_factory=dict)
+    """Shifts of a table with a primary key, see `streamhouse_spark.lake.paimon.upsert.sequence_shifts`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "paimon",
+            "schema": JSON.to_json(self.schema),
+            "data_location": self.data_location,
+            "planned_ms": self.planned_ms,
+            "planned_on": self.planned_on,
+            "sequence_shifts": {str(bucket): shift for bucket, shift in self.sequence_shifts.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(
+            PaimonSchema.from_json(value["schema"]),
+            value["data_location"],
+            value["planned_ms"],
+            value["planned_on"],
+            {int(bucket): shift for bucket, shift in value["sequence_shifts"].items()},
+        )
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        return file_schema(self.schema)
+
+    @cached_property
+    def partition_fields(self) -> list[DataField]:
+        by_name = {field.name: field for field in self.schema.fields}
+        return [by_name[name] for name in self.schema.partition_keys]
+
+    @cached_property
+    def partition_parts(self) -> Sequence[_Part]:
+        return [_Part(field) for field in self.partition_fields]
+
+    @property
+    def schema_id(self) -> int:
+        return int(self.schema.id)
+
+    @property
+    def spec_id(self) -> int:
+        return 0
+
+    @property
+    def file_prefix(self) -> str:
+        return "data-"
+
+    @property
+    def writer_options(self) -> Mapping[str, Any]:
+        return writer_options()
+
+    @property
+    def num_buckets(self) -> int:
+        """`UNAWARE_BUCKETS` for a table without a bucket key."""
+        return int(self.schema.options["bucket"])
+
+    def bucket_of(self, bucket: int) -> int:
+        """Return Paimon's bucket of the rows of a bucket of the log."""
+        return 0 if self.num_buckets == UNAWARE_BUCKETS else bucket
+
+    def directory(self, key: PartitionKey, bucket: int) -> str:
+        """Return Paimon's own folder, or a shorter one beside it if a value is longer than names of folders can be."""
+        inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
+        return "/".join([self.data_location, *(_shortened(part) for part in inside.split("/"))])
+
+    def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
+        """Return the location in which readers look for a file that the manifest gives only a name."""
+        values = tuple(row.values[0] for row in self.partition(key))
+        found: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
+        return found
+
+    def partition(self, key: PartitionKey) -> list[GenericRow]:
+        """Return each value of a partition as a row of its own."""
+        return [
+            GenericRow([decoded(value, field)], [field])
+            for value, field in zip(key, self.partition_fields, strict=True)
+        ]
+
+    def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
+        """Return bounds and null counts of the columns that all row groups have them for, and that Paimon's readers can
+        use.
+
+        Columns of floating point are left out, because their bounds do not cover NaN.
+        """
+        found: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
+        by_name = {field.name: field for field in self.schema.fields}
+        for place in range(footer.num_columns):
+            described = footer.schema.column(place)
+            field = by_name.get(described.path) if described.path == described.name else None  # else it is nested
+            bounds = _bounds(footer, place, field) if field is not None else None
+            if field is None or bounds is None:
+                continue
+            low, high, null_count = bounds
+            found["null_counts"][field.id] = null_count
+            found["lower_bounds"][field.id] = encoded(low, field)
+            found["upper_bounds"][field.id] = encoded(high, field)
+        return found
+
+    @cached_property
+    def _store(self) -> Any:
+        return store_of(self.schema, self.data_location, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The `PartitionPart` of Paimon."""
+
+    field: DataField
+
+    @property
+    def source(self) -> str:
+        return str(self.field.name)
+
+    @property
+    def is_bucket(self) -> bool:
+        return False
+
+    def encoded(self, value: pa.Scalar) -> bytes | None:
+        return encoded(value.as_py(), self.field)
+
+
+def encoded(value: Any, field: DataField) -> bytes | None:
+    """Return Paimon's binary row of one field; None for null."""
+    if value is None:
+        return None
+    data: bytes = GenericRowSerializer.to_bytes(GenericRow([value], [field]))
+    return data
+
+
+def decoded(data: bytes | None, field: DataField) -> Any:
+    return None if data is None else GenericRowDeserializer.from_bytes(data, [field]).values[0]
+
+
+def _shortened(part: str) -> str:
+    return part.encode()[:PATH_PART_BYTES_MAX].decode(errors="ignore")
+
+
+def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any, Any, int] | None:
+    """Return lowest and highest value and number of nulls of a column; None if the file does not have them all."""
+    if not str(field.type).startswith(("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP", "STRING")):
+        return None
+    lows, highs, null_count = [], [], 0
+    for group in range(footer.num_row_groups):
+        column = footer.row_group(group).column(place)
+        found = column.statistics
+        if found is None or not found.has_null_count:
+            return None
+        null_count += found.null_count
+        if found.null_count == column.num_values:
+            continue
+        if not found.has_min_max:
+            return None
+        try:
+            lows.append(found.min)
+            highs.append(found.max)
+        except (OverflowError, ValueError):  # before the year 1, or behind 9999
+            return None
+    if not lows:
+        return None, None, null_count
+    low, high = min(lows), max(highs)
+    if not isinstance(high, str):
+        return low, high, null_count
+    upper = _text_above(high)
+    return None if upper is None else (low[:TEXT_STATISTICS_CHARS_MAX], upper, null_count)
+
+
+def _text_above(text: str) -> str | None:
+    """Return a text of a few characters that is not below this one; None if there is none."""
+    if len(text) <= TEXT_STATISTICS_CHARS_MAX:
+        return text
+    kept = text[:TEXT_STATISTICS_CHARS_MAX]
+    while kept:
+        following = ord(kept[-1]) + 1
+        if following == 0xD800:  # surrogates are no characters
+            following = 0xE000
+        if following <= 0x10FFFF:
+            return kept[:-1] + chr(following)
+        kept = kept[:-1]
+    return None

@@ -1,0 +1,233 @@
+"""Location and ownership of the Paimon table of one streamhouse table: created, adopted, opened, dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pypaimon.common.identifier import Identifier
+from pypaimon.common.json_util import JSON
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.file_store_table import FileStoreTable
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    LakeMismatchError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+)
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.paimon.evolution import evolved, paimon_columns
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.schema import differences, paimon_schema
+from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder, consumer_text
+from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.lifecycle.home import Home
+from streamhouse_spark.storage.base import Storage
+
+ATTEMPTS_MAX = 5
+_SCHEMA = "schema/schema-"
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonTable:
+    """One state of the lake table."""
+
+    location: str
+    schemas: Mapping[int, PaimonSchema]
+    """All schemas that it ever had, by id."""
+    snapshot: Snapshot | None
+    """The newest snapshot."""
+
+    @property
+    def schema(self) -> PaimonSchema:
+        """The current schema."""
+        return self.schemas[max(self.schemas)]
+
+    @property
+    def owner(self) -> str | None:
+        found: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
+        return found
+
+    def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
+        """Return the schema that was current when the snapshot was made. Raises `CorruptDataError`."""
+        schema = self.schemas.get(snapshot.schema_id)
+        if schema is None:
+            raise CorruptDataError(
+                f"lake table {self.location}: snapshot {snapshot.id} has schema {snapshot.schema_id}, of which there "
+                "is no file; restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
+            )
+        return schema
+
+    def store(self, files: PaimonFiles) -> FileStoreTable:
+        """Return Paimon's own table, for its readers and writers of metadata."""
+        return store_of(self.schema, self.location, files)
+
+
+def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> FileStoreTable:
+    return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
+
+
+class PaimonPlace:
+    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.storage = storage
+        self.spec = spec
+        self.settings = dict(settings or {})
+        self.world = world or World()
+        self.files = StorageFiles(storage)
+        self.snapshots = SnapshotFolder(storage, spec.location)
+        self._home = Home(storage)
+
+    def require_home(self, doing: str) -> None:
+        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
+        `WarehouseMovedError`.
+        """
+        self._home.require(f"{doing} of {self.spec.path}")
+
+    @property
+    def location(self) -> str:
+        return self.files.location_of(self.spec.location)
+
+    def with_spec(self, spec: LakeTableSpec) -> PaimonPlace:
+        """Return the same location for the table with other columns."""
+        place = PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+        place._home = self._home
+        return place
+
+    def exists(self) -> bool:
+        try:
+            self.storage.size_bytes(self._schema_key(0))
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def find(self) -> PaimonTable | None:
+        """Return the newest state, or None if there is no lake table (yet). Raises `CorruptDataError`."""
+        schemas: dict[int, PaimonSchema] = {}
+        while (schema := self._read_schema(len(schemas))) is not None:
+            schemas[schema.id] = schema
+        return PaimonTable(self.location, schemas, self.snapshots.newest()) if schemas else None
+
+    def require(self) -> PaimonTable:
+        """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
+        table = self.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
+            )
+        return table
+
+    def create_or_adopt(self) -> None:
+        """Create or fit the table. **Commit point:** put-if-absent of the schema's file, of the first one or of one
+        with other columns.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            table = self.find()
+            if table is None:
+                self._require_free()
+                # Before there is anything to expire: an engine that expires snapshots keeps those that hold offsets.
+                self.storage.put(self.snapshots.consumer_key, consumer_text(1))
+                self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
+                continue
+            self.require_owner(table)
+            wanted = evolved(table.schema, self.spec, self.world.clock.now_ms())
+            if found := wanted.differences or differences(wanted.schema, self.spec):
+                raise LakeMismatchError(
+                    f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    "change it, or build the lake at another place (streamhouse retier)"
+                )
+            if wanted.schema is table.schema:
+                return
+            self.put_schema(wanted.schema)
+        raise CommitConflictError(
+            f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
+        )
+
+    def bring_up(self) -> None:
+        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
+        table = self.find()
+        if table is None or table.owner != self.spec.table_uuid:
+            return
+        known = paimon_columns(table.schema, self.spec).schema_id
+        if known is None or known < self.spec.schema_id:
+            self.create_or_adopt()
+
+    def drop(self, *, purge: bool) -> None:
+        """Drop the lake table, only if it is this table's. Its owner's mark is deleted last, so that a failed drop can
+        be repeated.
+
+        Without ``purge`` only the schemas go: then there is no table, and its files stay.
+        """
+        table = self.find()
+        if table is None or table.owner != self.spec.table_uuid:
+            return
+        schema_keys = [self._schema_key(schema_id) for schema_id in sorted(table.schemas, reverse=True)]
+        if purge:
+            for info in self.storage.list(f"{self.spec.location}/"):
+                if info.key not in schema_keys:
+                    self.storage.delete(info.key)
+        for key in schema_keys:
+            self.storage.delete(key)
+
+    def require_owner(self, table: PaimonTable) -> None:
+        """Raise `LakeMismatchError` if the lake table is not this table's."""
+        owner = table.owner
+        if owner != self.spec.table_uuid:
+            raise LakeMismatchError(
+                f"the Paimon table at {table.location} belongs to {f'table {owner}' if owner else 'nobody'}, expected "
+                f"table {self.spec.table_uuid} ({self.spec.path}); "
+                f"{'' if owner else 'make a table of it (adopt_table), or '}build the lake at "
+                "another place (streamhouse retier)"
+            )
+
+    def files_at(self, location: str) -> FileAccess:
+        return lake_files(self.storage, self.settings, location)
+
+    def _require_free(self) -> None:
+        if self.snapshots.newest() is not None:
+            raise LakeMismatchError(
+                f"the place of the Paimon table {self.location} has snapshots and no schema: a table was dropped "
+                "there; delete the folder, or build the lake at another place (streamhouse retier)"
+            )
+
+    def put_schema(self, schema: PaimonSchema) -> None:
+        """Store the schema under its number. The next look shows whether this one or another's was stored."""
+        with suppress(ObjectExistsError):
+            self.storage.put_if_absent(self._schema_key(schema.id), JSON.to_json(schema, indent=2).encode())
+
+    def _read_schema(self, schema_id: int) -> PaimonSchema | None:
+        key = self._schema_key(schema_id)
+        try:
+            data = self.storage.read(key)
+        except ObjectNotFoundError:
+            return None
+        try:
+            schema = PaimonSchema.from_json(data.decode())
+            if schema.id != schema_id or not isinstance(json.loads(data), dict):
+                raise ValueError(f"its id is {schema.id}")
+        except (ValueError, RuntimeError, TypeError, AttributeError) as error:
+            raise CorruptDataError(
+                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
+            ) from error
+        return schema
+
+    def _schema_key(self, schema_id: int) -> str:
+        return f"{self.spec.location}/{_SCHEMA}{schema_id}"

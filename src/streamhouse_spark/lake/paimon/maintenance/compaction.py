@@ -1,0 +1,82 @@
+"""Compaction of a Paimon table of a log: adjacent small files of a bucket and partition are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.model.values import CompactReport, LakeFile
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_spec import PaimonShape
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import MetadataReader
+from streamhouse_spark.lake.paimon.round import carried_offsets, require_shape, write_context
+from streamhouse_spark.lake.paimon.scan import own_projection
+from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN, StoredFile, merge_group, plan_groups
+from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
+
+
+def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
+    """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
+
+    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
+    repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that was read and
+    written with, no rows were deleted.
+    """
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return CompactReport(), None
+    place.require_owner(table)
+    if table.snapshot.index_manifest is not None:
+        return CompactReport(), None  # rows that another engine deleted could come back
+    num_buckets = PaimonShape(table.schema, table.location, place.storage.now_ms()).num_buckets
+    files = place.files_at(table.location)
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    entries = {
+        reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
+    }
+
+    def footer(location: str) -> OffsetFile | None:
+        return offset_file(files, location, place.spec.writers)
+
+    stored = [_stored(location, entry) for location, entry in entries.items()]
+    groups = plan_groups(stored, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    removed = [entries[file.location] for group in groups for file in group.files]
+    rows = sum(group.num_rows for group in groups)
+    if not groups or dry_run:
+        return CompactReport(len(removed), len(groups), rows), None
+    context = write_context(place)
+    shape = PaimonShape.from_json(context.lake)
+    how = own_projection(table, place.spec)
+    added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
+    if sum(file.num_rows for file in added) != rows:
+        raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
+    snapshot = _commit(place, shape, removed, added)
+    return CompactReport(len(removed), len(added), rows), snapshot
+
+
+def _stored(location: str, entry: ManifestEntry) -> StoredFile:
+    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
+
+
+def _commit(
+    place: PaimonPlace, shape: PaimonShape, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
+) -> Snapshot:
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        require_shape(place, table, shape)
+        require_present(place.files_at, added)
+        if table.snapshot is None or table.snapshot.index_manifest is not None:
+            raise CommitConflictError(
+                f"lake table {table.location}: another engine deleted rows while files were being merged; try again"
+            )
+        return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, table.snapshot))
+
+    return commit_snapshot(place, validated)

@@ -1,0 +1,190 @@
+"""Compaction of a Paimon table with a primary key: all files of a bucket and partition are merged into one sorted run.
+
+Its files lie at the last level, each key once and no deletion among them, so that readers which do not merge read them
+right. All files of a bucket and partition are written again, or none: only so deletions may be left out.
+
+**Commit point:** the snapshot's file, as of a round. On every attempt the files that go are still live, and no file
+beside them has rows that may be older than theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.model.values import (
+    CompactReport,
+    FieldNames,
+    LakeFile,
+    LakeProjection,
+    LakeSnapshot,
+    MergedFile,
+    MergedFiles,
+    WriteContext,
+)
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.evolution import paimon_columns
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_spec import encoded
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
+from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueShape, merged_by, write_key_values
+from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at, require_shape
+from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
+from streamhouse_spark.lake.paimon.sections import is_raw, places_of
+from streamhouse_spark.lake.parquet.file_writer import PartitionKey
+from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+
+UNMERGED_SHARE_MIN = 0.1
+"""Share of the rows of a bucket and partition that are in unmerged files; below it reading costs little more."""
+UNMERGED_FILES_MAX = 50
+"""Number of unmerged files that are merged even if the bucket and partition is large beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedGroup:
+    """All files of one bucket and partition."""
+
+    entries: tuple[ManifestEntry, ...]
+
+    @property
+    def bucket(self) -> int:
+        return int(self.entries[0].bucket)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(entry.file.row_count for entry in self.entries)
+
+    @property
+    def sequence_end(self) -> int:
+        """End of the sequence numbers of all rows."""
+        return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
+
+    def is_worth_it(self) -> bool:
+        """Whether enough of the rows cannot be read directly at the last level."""
+        last_level = max(1, *(entry.file.level for entry in self.entries))
+        unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
+        num_unmerged = sum(entry.file.row_count for entry in unmerged)
+        return num_unmerged > UNMERGED_SHARE_MIN * self.num_rows or len(unmerged) >= UNMERGED_FILES_MAX
+
+
+def compact_keyed(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
+    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
+    try:
+        return _compacted(place, dry_run=dry_run)
+    except SnapshotExpiredError as error:
+        raise CommitConflictError(
+            f"others compacted and expired what was being compacted; try again ({error})"
+        ) from error
+
+
+def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return CompactReport()
+    place.require_owner(table)
+    entries = live_entries(place, table)
+    num_buckets = place.spec.num_buckets
+    groups = [
+        KeyedGroup(tuple(members))
+        for (*_, total_buckets), members in places_of(entries).items()
+        if total_buckets == num_buckets
+    ]
+    chosen = [group for group in groups if group.is_worth_it()]
+    removed = [entry for group in chosen for entry in group.entries]
+    if dry_run or not chosen:
+        return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
+    rewriting = _Rewriting(place, table)
+    added = [file for group in chosen for file in rewriting.files_of(group)]
+    limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
+
+    def validated(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        require_shape(place, newest, rewriting.shape)
+        _require_untouched(newest.location, live_entries(place, newest), removed, limits)
+        require_present(place.files_at, added)
+        return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, newest.snapshot))
+
+    snapshot = commit_snapshot(place, validated)
+    made: LakeSnapshot = described(place, snapshot)
+    return CompactReport(len(removed), len(added), sum(file.num_rows for file in added), made)
+
+
+class _Rewriting:
+    """Merges and writes the files of groups, in the lake's own columns."""
+
+    def __init__(self, place: PaimonPlace, table: PaimonTable) -> None:
+        self._place = place
+        self._table = table
+        lake = table.schema
+        self._reader = MetadataReader(table, PaimonFiles(place.files))
+        self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
+        self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
+        self.shape = KeyValueShape(lake, table.location, place.storage.now_ms())
+        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        self._held = found.offsets if found else {}
+        self._context = WriteContext(
+            place.spec.table_uuid, self._how.schema, place.spec.target_file_bytes, {}, tuple(lake.primary_keys)
+        )
+
+    def files_of(self, group: KeyedGroup) -> list[LakeFile]:
+        place, files = self._place, self._place.files_at(self._table.location)
+        merged = [
+            MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
+            for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+        ]
+        rows = NewestRows(files, MergedFiles(tuple(merged), self._by), self._how)
+        offsets = OffsetRange(0, self._held.get(group.bucket, 0))
+        made = write_key_values(
+            self._context, self.shape, files, place.world.ids, group.bucket, offsets, rows.batches(), level=LEVEL_MAX
+        )
+        wanted = self._partition_of(group.entries[0])
+        if rows.num_read != group.num_rows or any(file.partition != wanted for file in made):
+            raise CommitConflictError(
+                f"lake table {self._table.location}: {rows.num_read} rows were read of a bucket and partition that has "
+                f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
+            )
+        return made
+
+    def _names(self, entry: ManifestEntry) -> FieldNames:
+        return names_in_file(self._table, self._table.schema, entry)
+
+    def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
+        fields = self.shape.partition_fields
+        return tuple(encoded(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
+
+
+def _place_of(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
+    return tuple(entry.partition.values), entry.bucket
+
+
+def _require_untouched(
+    location: str,
+    live: Sequence[ManifestEntry],
+    removed: Sequence[ManifestEntry],
+    limits: dict[tuple[tuple[object, ...], int], int],
+) -> None:
+    """Require that the removed files still exist, and that all files beside them are newer: else a deletion that was
+    left out would be lost.
+
+    Raises `CommitConflictError`.
+    """
+    going: set[FileKey] = {key_of(entry) for entry in removed}
+    missing = going - {key_of(entry) for entry in live}
+    if missing:
+        raise CommitConflictError(
+            f"lake table {location}: file {min(name for *_, name in missing)} went while it was compacted; try again"
+        )
+    for entry in live:
+        limit = limits.get(_place_of(entry), 0)
+        if key_of(entry) not in going and entry.file.min_sequence_number < limit:
+            raise CommitConflictError(
+                f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "
+                f"rows that are not newer (sequence {entry.file.min_sequence_number}, compacted below {limit}); try "
+                "again"
+            )

@@ -1,0 +1,140 @@
+"""Dropping partitions of a Paimon table of a log, in one snapshot with unchanged offsets.
+
+**Commit point:** the snapshot's file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from taking
+its place. It is validated, on every attempt, against the very snapshot that the files were looked up in, so no file
+comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows were all appended
+before the drop go whole; one that also has later rows, because somebody tiered or merged meanwhile, is written again
+with these rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.model.values import LakeDropReport, LakeSplit
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_spec import PaimonShape
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import MetadataReader
+from streamhouse_spark.lake.paimon.races import sealed_above
+from streamhouse_spark.lake.paimon.round import carried_offsets, offsets_at, require_shape, write_context
+from streamhouse_spark.lake.paimon.scan import own_projection, planned_value
+from streamhouse_spark.lake.parquet.partition_rewrite import (
+    CutFile,
+    first_kept,
+    is_foreign,
+    require_tiered,
+    rewritten,
+    until_committed,
+)
+from streamhouse_spark.query.partition_match import PartitionMatches
+
+
+def drop_partitions(
+    place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, Snapshot | None]:
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
+    return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """The files and rows that a snapshot loses."""
+
+    files: tuple[ManifestEntry, ...] = ()
+    cut: tuple[CutFile, ...] = ()
+    """The files with rows to keep."""
+
+    foreign_rows: int = 0
+    """Rows of other engines' files, which never had offsets."""
+
+    @property
+    def own_rows(self) -> int:
+        """Number of rows of the log that the lake lacks afterwards."""
+        return self.rows - self.foreign_rows
+
+    @property
+    def kept_rows(self) -> int:
+        return sum(file.kept_rows for file in self.cut)
+
+    @property
+    def rows(self) -> int:
+        return sum(int(entry.file.row_count) for entry in self.files) - self.kept_rows
+
+
+def _drop(
+    place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, Snapshot | None]:
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return LakeDropReport(), None
+    place.require_owner(table)
+    planned = table.snapshot
+    going = _going(place, table, planned, chosen, below)
+    report = LakeDropReport(len(going.files), going.rows, going.kept_rows)
+    if not going.files or dry_run:
+        return report, None
+    context = write_context(place)
+    shape, files = PaimonShape.from_json(context.lake), place.files_at(table.location)
+    how = own_projection(table, place.spec)
+    added = [f for c in going.cut for f in rewritten(c, context, shape, how, place.files_at, files, place.world.ids)]
+
+    def validated(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        found = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
+        require_tiered(newest.location, found.offsets if found else {}, below)
+        _require_as_planned(newest, planned)
+        if added:
+            require_shape(place, newest, shape)
+            require_present(place.files_at, added)
+        # Files of other engines have no offsets: without any in the lake there is nothing to count.
+        properties = carried_offsets(place, newest.snapshot, dropped_rows=going.own_rows) if found is not None else {}
+        return Change(added, removed=going.files, is_overwrite=True, properties=properties)
+
+    return report, sealed_above(place, commit_snapshot(place, validated))
+
+
+def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
+    """Require that nothing was committed since the files were looked up. Names of manifest lists are never used
+    again.
+    """
+    newest = table.snapshot
+    if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
+        raise CommitConflictError(
+            f"lake table {table.location}: the newest snapshot is {newest.id if newest else None}, files were looked "
+            f"up in snapshot {planned.id}; try again"
+        )
+
+
+def _going(
+    place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+) -> _Going:
+    """Return the files of these partitions with rows below the offsets. Files of other engines go whole."""
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    spelled = {name.casefold(): name for name in table.schema.partition_keys}
+    chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
+    files: list[ManifestEntry] = []
+    cut: list[CutFile] = []
+    foreign_rows = 0
+    for entry in reader.live(snapshot):
+        names = [field.name for field in entry.partition.fields]
+        partition = dict(zip(names, map(planned_value, entry.partition.values), strict=True))
+        if not chosen.holds(partition):
+            continue
+        location, num_rows = reader.location(entry), entry.file.row_count
+        first, found = first_kept(place.files_at, place.spec.writers, location, num_rows, below)
+        if first > 0:
+            files.append(entry)
+            foreign_rows += num_rows if is_foreign(location) else 0
+        if found is not None and 0 < first < num_rows:
+            cut.append(CutFile(LakeSplit(location, entry.file.file_size, num_rows), found, first))
+    return _Going(tuple(files), tuple(cut), foreign_rows)

@@ -1,0 +1,92 @@
+"""Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
+
+**Commit point** of each snapshot's end: the deletion of its file, oldest first. So a crash leaves snapshots that follow
+each other without a gap, as every reader of Paimon expects, and files that nobody names; removing orphans takes them.
+The files of expired snapshots go after the snapshots, data first, so that no visible snapshot lacks one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
+from streamhouse_spark.lake.model.values import ExpireReport
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
+from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
+from streamhouse_spark.lake.paimon.snapshots import own_time_ms
+from streamhouse_spark.lake.snapshot_times import aged_ms
+
+
+def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+    """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
+
+    Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
+    """
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return ExpireReport()
+    place.require_owner(table)
+    known = history(place, table.snapshot)
+    cut = _first_kept(place, known, keep_last, keep_ms)
+    doomed = [*strays(place, known[0]), *(snapshot for snapshot in known if snapshot.id < cut)]
+    if not doomed:
+        return ExpireReport()
+    kept = [snapshot for snapshot in known if snapshot.id >= cut]
+    reach = Reach(place, table)
+    candidates = reach.left_of(doomed)
+    if not dry_run:
+        reach.needed([*kept, *pinned(place)])  # damage is found before anything is deleted
+        place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
+    # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
+    gone = _in_order(place, candidates - reach.needed([*kept, *pinned(place)]))
+    if not dry_run:
+        for location in gone:
+            place.storage.delete(place.files.key_of(location))
+    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
+
+
+def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
+    """Return the number of the oldest snapshot that stays.
+
+    Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
+    none has any, all stay, because only the first one proves that there never were any.
+    """
+    newest = known[-1].id
+    limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place)]
+    now_ms = place.storage.now_ms()
+    times_ms = aged_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
+    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < keep_ms][:1]
+    cut = min(limits)
+    carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
+    return int(carriers[-1] if carriers else known[0].id)
+
+
+def _consumers(place: PaimonPlace) -> list[int]:
+    """Return the snapshots that consumers have yet to read."""
+    found = []
+    folder = f"{place.spec.location}/consumer/"
+    for name in place.storage.list_names(folder):
+        try:
+            found.append(int(json.loads(place.storage.read(folder + name))["nextSnapshot"]))
+        except ObjectNotFoundError:
+            continue
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptDataError(
+                f"lake file {folder}{name} does not say which snapshot its consumer reads next ({error}); restore it, "
+                "or delete it where the consumer is no longer needed"
+            ) from error
+    return found
+
+
+def _in_order(place: PaimonPlace, locations: set[str]) -> list[str]:
+    """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
+    put them.
+    """
+    folder = f"{place.location}/{MANIFEST_FOLDER}/"
+    inside = [location for location in locations if place.files.holds(location)]
+    return sorted(inside, key=lambda file: (file.startswith(folder), "/manifest-list-" in file, file))

@@ -1,0 +1,91 @@
+"""Deletion of files of a Paimon table that no snapshot needs, left by lost rounds, killed tasks and interrupted expiry.
+
+A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with a
+moment, the grace back, and every later snapshot of the package repeats it: a commit whose round was planned before that
+moment is refused by its own validation, and one that was validated before loses the number to this snapshot. Only then
+are files older than that moment deleted, if nothing needs them. **Commit point:** that snapshot; a crash after it
+leaves fewer orphans for the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
+from streamhouse_spark.lake.paimon.round import carried_offsets
+
+GRACE_MS = 24 * 3600 * 1000
+GRACE_MS_MIN = 10 * 60 * 1000
+_METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
+
+
+def remove_orphans(place: PaimonPlace, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+    """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
+
+    Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
+    minutes, `CommitConflictError` when the table changed meanwhile.
+    """
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
+        )
+    table = place.find()
+    if table is None:
+        return []
+    place.require_owner(table)
+    not_before_ms = place.storage.now_ms() - grace_ms
+    old = _old_files(place, not_before_ms)
+    orphans = _without(old, _needed(place, table))
+    if dry_run or not orphans:
+        return orphans
+    _commit_not_before(place, not_before_ms)
+    table = place.require()
+    if files_not_before_ms(place, table.snapshot) < not_before_ms:
+        raise CommitConflictError(
+            f"lake table {table.location}: another engine took the place of the snapshot that keeps slow rounds from "
+            "committing; try again"
+        )
+    orphans = _without(old, _needed(place, table))  # again: a round may have landed before that snapshot
+    for key in orphans:
+        place.storage.delete(key)
+    return orphans
+
+
+def _old_files(place: PaimonPlace, not_before_ms: int) -> list[str]:
+    base = f"{place.spec.location}/"
+    listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
+    return sorted(info.key for info in listed if _is_ours_to_judge(info.key.removeprefix(base)))
+
+
+def _is_ours_to_judge(path: str) -> bool:
+    folder, _, name = path.partition("/")
+    if folder == MANIFEST_FOLDER:
+        return name.startswith("manifest-")
+    return folder not in _METADATA_FOLDERS and path.endswith(".parquet")
+
+
+def _needed(place: PaimonPlace, table: PaimonTable) -> set[str]:
+    reach = Reach(place, table)
+    needed = reach.needed(pinned(place))
+    if table.snapshot is not None:
+        known = history(place, table.snapshot)
+        needed |= reach.needed(known) | reach.left_of(strays(place, known[0]))
+    return {place.files.key_of(location) for location in needed if place.files.holds(location)}
+
+
+def _without(keys: Iterable[str], needed: set[str]) -> list[str]:
+    return [key for key in keys if key not in needed]
+
+
+def _commit_not_before(place: PaimonPlace, not_before_ms: int) -> None:
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        moment_ms = max(files_not_before_ms(place, table.snapshot), not_before_ms)
+        properties = {**carried_offsets(place, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
+        return Change(is_compaction=True, properties=properties)
+
+    commit_snapshot(place, validated)

@@ -1,0 +1,132 @@
+"""The entries of a Paimon snapshot's manifests: the live data files, and their locations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.utils.file_store_path_factory import canonical_data_file_path
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.places import plain_location
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.parquet.access import StorageFiles
+
+ADD: Final = 0
+DELETE: Final = 1
+
+FileKey = tuple[tuple[object, ...], int, str]
+"""Partition, bucket and name of a data file."""
+
+
+def key_of(entry: ManifestEntry) -> FileKey:
+    return tuple(entry.partition.values), entry.bucket, entry.file.file_name
+
+
+class MetadataReader:
+    """Reads manifests of one state of the table. Raises `CorruptDataError`, `SnapshotExpiredError`."""
+
+    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+        self._table = table
+        self._files = files
+        self._store = table.store(files)
+        self._folder = f"{table.location}/manifest"
+
+    def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
+        if snapshot is None:
+            return []
+        lists = (
+            (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+            (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+        )
+        with paimon_metadata(self._table.location):
+            reader = ManifestListManager(self._store)
+            found: list[ManifestFileMeta] = []
+            for name, size_bytes in lists:
+                self._expect(name, size_bytes)
+                found += reader.read(name)
+        return found
+
+    def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
+        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for unreadable
+        kinds.
+        """
+        entries = self.left(self.manifests(snapshot))
+        for entry in entries:
+            if entry.kind == DELETE:
+                raise LakeMismatchError(
+                    f"lake table {self._table.location} removes the file {entry.file.file_name}, which it does not "
+                    "have; compact the table's manifests with another engine"
+                )
+        _require_readable(self._table, snapshot, entries)
+        return entries
+
+    def left(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
+        """Return the files that remain of these manifests together. No file is added again once it was removed."""
+        added: dict[FileKey, ManifestEntry] = {}
+        removed: dict[FileKey, ManifestEntry] = {}
+        for entries in self.all_entries(manifests):
+            for entry in entries:
+                (removed if entry.kind == DELETE else added)[key_of(entry)] = entry
+        left = [entry for key, entry in added.items() if key not in removed]
+        return [*left, *(entry for key, entry in removed.items() if key not in added)]
+
+    def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
+        """Return the entries of each manifest, in their order."""
+        return in_parallel(self.entries, manifests)
+
+    def location(self, entry: ManifestEntry) -> str:
+        if entry.file.external_path:
+            return external_location(self._files.files, self._table.location, str(entry.file.external_path))
+        values = entry.partition.values
+        found: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
+        return found
+
+    def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
+        self._expect(manifest.file_name, manifest.file_size)
+        with paimon_metadata(self._table.location):
+            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=False)
+        return found
+
+    def _expect(self, name: str, size_bytes: int | None) -> None:
+        if size_bytes is not None:
+            self._files.sizes[f"{self._folder}/{name}"] = size_bytes
+
+
+def external_location(files: StorageFiles, table_location: str, external_path: str) -> str:
+    """Return the location of a file with a path of its own: below the table also after the warehouse was moved."""
+    if files.holds(external_path):
+        return external_path
+    _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
+    return f"{table_location}/{rest}" if below else external_path
+
+
+def live_entries(place: PaimonPlace, table: PaimonTable) -> list[ManifestEntry]:
+    """Return the data files of the newest snapshot of a state."""
+    return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
+
+
+def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:
+    if snapshot is not None and snapshot.index_manifest is not None:
+        raise LakeMismatchError(
+            f"lake table {table.location} has an index of deleted rows or of values, which is not read here; compact "
+            "the table with the engine that wrote it"
+        )
+    for entry in entries:
+        if not entry.file.file_name.endswith(".parquet"):
+            raise LakeMismatchError(
+                f"lake file {entry.file.file_name} of {table.location} is no Parquet, which alone is read here; "
+                "rewrite it with the engine that wrote it"
+            )
+        if entry.file.schema_id not in table.schemas:
+            raise LakeMismatchError(
+                f"lake file {entry.file.file_name} of {table.location} was written with schema {entry.file.schema_id}, "
+                f"the table has {', '.join(map(str, table.schemas))}; restore the schema"
+            )

@@ -1,0 +1,271 @@
+"""Data files of a Paimon table with a primary key: rows sorted by key, each with its sequence number and kind.
+
+Such a file is one of a sorted run of Paimon's merge tree: beside the table's columns it has the key's once more, and a
+number that tells the newest row of a key. A round writes level 0: other files may have its keys too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pypaimon.manifest.schema.data_file_meta import DataFileMeta
+from pypaimon.manifest.schema.simple_stats import SimpleStats
+from pypaimon.schema.data_types import SYSTEM_FIELD_ID_START, DataField
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.table.row.generic_row import GenericRow
+from pypaimon.table.special_fields import SpecialFields
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.lake.model.key_range import KeyRange
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.paimon.file_spec import PaimonShape, decoded, encoded
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.bucket_writer import Splitter
+from streamhouse_spark.lake.parquet.file_writer import PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, FIELD_ID
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+KEY_PREFIX: Final = "_KEY_"
+SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
+KIND: Final = SpecialFields.VALUE_KIND
+LEVEL_MAX: Final = 5
+"""Level of files that are merged with all others: with Paimon's default of six levels it is the last one."""
+_COMPACTED: Final = 1
+"""``file_source`` of a file that compaction made."""
+
+
+def key_fields(schema: PaimonSchema) -> list[DataField]:
+    """Return the columns that tell rows of one partition apart, in the order of the key."""
+    by_name = {field.name: field for field in schema.fields}
+    return [by_name[name] for name in schema.primary_keys if name not in schema.partition_keys]
+
+
+def merged_by(key: LakeProjection) -> LakeProjection:
+    """Return `MergedFiles.by` for a projection of the key's columns."""
+    own = (Column(SEQUENCE.id, SEQUENCE.name, pa.int64(), False), Column(KIND.id, KIND.name, pa.int8(), False))
+    return LakeProjection(
+        TableSchema((*key.schema.columns, *own)),
+        (*key.field_ids, SEQUENCE.id, KIND.id),
+        (*key.lake_names, SEQUENCE.name, KIND.name),
+    )
+
+
+@dataclass(frozen=True)
+class KeyValueShape(PaimonShape):
+    """The `PaimonShape` of files of the merge tree."""
+
+    @cached_property
+    def key_fields(self) -> list[DataField]:
+        return key_fields(self.schema)
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        values = PaimonShape.file_schema.func(self)  # by `super()` it would be kept under this very name
+        keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
+        own = [_own_field(SEQUENCE, pa.int64()), _own_field(KIND, pa.int8())]
+        return pa.schema([*keys, *own, *values])
+
+
+def write_key_values(
+    context: WriteContext,
+    shape: KeyValueShape,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    level: int,
+) -> list[LakeFile]:
+    """Write rows of one bucket, durable when this returns.
+
+    ``batches`` have the table's columns, then the sequence number and the kind; over all of them the keys of a
+    partition ascend, each once. ``offsets`` are those of the changes behind the rows. Memory is bounded by a batch and
+    a row group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
+    """
+    splitter: Splitter | None = None
+    written: list[LakeFile] = []
+    writer: _Run | None = None
+    try:
+        for batch in batches:
+            extended = _with_keys(batch, shape)
+            splitter = splitter or Splitter(shape, extended.schema, bucket)
+            for key, rows, _ in splitter.split(extended):
+                if writer is None or writer.key != key:
+                    written += writer.close() if writer is not None else ()
+                    writer = _Run(context, shape, files, ids, bucket, key, offsets, level)
+                writer.add(rows)
+        return written + (writer.close() if writer is not None else [])
+    except BaseException as error:
+        if writer is not None:
+            writer.abandon(error)
+        raise
+
+
+class _Run:
+    """The files of one bucket and partition, one after the other, whose keys ascend."""
+
+    def __init__(
+        self,
+        context: WriteContext,
+        shape: KeyValueShape,
+        files: FileAccess,
+        ids: Ids,
+        bucket: int,
+        key: PartitionKey,
+        offsets: OffsetRange,
+        level: int,
+    ) -> None:
+        self._context, self._shape, self._files, self._ids = context, shape, files, ids
+        self._bucket, self._offsets, self._level = bucket, offsets, level
+        self.key = key
+        self._file: PartitionFile | None = None
+        self._seen = _Seen(shape)
+        self._written: list[LakeFile] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for start in range(0, rows.num_rows, BATCH_ROWS):
+            part = rows.slice(start, BATCH_ROWS)
+            file = self._opened()
+            self._seen.add(part)
+            file.add(part, None)
+            if file.row_group_is_full:
+                file.write_row_group()
+                if file.size_bytes >= self._context.target_file_bytes:
+                    self._close()
+
+    def close(self) -> list[LakeFile]:
+        self._close()
+        return self._written
+
+    def abandon(self, error: BaseException) -> None:
+        if self._file is not None:
+            self._file.abandon(error)
+
+    def _opened(self) -> PartitionFile:
+        if self._file is None:
+            suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
+            self._file = PartitionFile(
+                self._context, self._shape, self._files, self._bucket, self.key, self._offsets, suffix
+            )
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            keys = self._seen.described(self._level)
+            file, self._file, self._seen = self._file, None, _Seen(self._shape)
+            self._written.append(replace(file.close(), keys=keys))
+
+
+class _Seen:
+    """Facts of the rows of a file, collected while they are written."""
+
+    def __init__(self, shape: KeyValueShape) -> None:
+        self._fields = shape.key_fields
+        self._first: list[Any] | None = None
+        self._last: list[Any] = []
+        self._bounds: list[tuple[Any, Any]] = []
+        self._sequences: list[tuple[int, int]] = []
+        self._num_deleted = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        keys = [rows.column(KEY_PREFIX + field.name) for field in self._fields]
+        sequences = rows.column(SEQUENCE.name).to_numpy()
+        self._first = self._first or [column[0] for column in keys]
+        self._last = [column[-1] for column in keys]
+        found = [pc.min_max(column) for column in keys]
+        bounds = [(bound["min"], bound["max"]) for bound in found]
+        self._bounds = [_wider(*both) for both in zip(self._bounds or bounds, bounds, strict=True)]
+        self._sequences.append((int(sequences.min()), int(sequences.max())))
+        kinds = rows.column(KIND.name).to_numpy()
+        self._num_deleted += int(np.count_nonzero(kinds == np.int8(ChangeType.DELETE)))
+
+    def described(self, level: int) -> KeyRange:
+        assert self._first is not None
+        lows, highs = zip(*self._sequences, strict=True)
+        return KeyRange(
+            lowest=self._encoded(self._first),
+            highest=self._encoded(self._last),
+            lower=self._encoded([low for low, _ in self._bounds]),
+            upper=self._encoded([high for _, high in self._bounds]),
+            sequences=OffsetRange(min(lows), max(highs) + 1),
+            num_deleted=self._num_deleted,
+            level=level,
+        )
+
+    def _encoded(self, key: Sequence[Any]) -> tuple[bytes, ...]:
+        return tuple(_key_bytes(value, field) for value, field in zip(key, self._fields, strict=True))
+
+
+def _wider(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return bounds of the values of both."""
+    low = pc.min(pa.array([one[0], other[0]], one[0].type)) if one[0] != other[0] else one[0]
+    high = pc.max(pa.array([one[1], other[1]], one[1].type)) if one[1] != other[1] else one[1]
+    return low, high
+
+
+def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
+    try:
+        data = encoded(value.as_py(), field)
+    except (OverflowError, ValueError) as error:  # before the year 1, or behind 9999
+        raise LakeMismatchError(
+            f"column '{field.name}' of the primary key has a value that Paimon's libraries cannot hold "
+            f"({error}); delete the row, or use table.datalake.format=iceberg"
+        ) from error
+    assert data is not None, "keys are not null"
+    return data
+
+
+def described_by_keys(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
+    """Return Paimon's description of a file, with the facts for the merge tree."""
+    fields = key_fields(schema)
+
+    def row(values: Sequence[bytes]) -> GenericRow:
+        return GenericRow([decoded(value, field) for value, field in zip(values, fields, strict=True)], fields)
+
+    return replace(
+        meta,
+        min_key=row(keys.lowest),
+        max_key=row(keys.highest),
+        key_stats=SimpleStats(row(keys.lower), row(keys.upper), [0] * len(fields)),
+        min_sequence_number=keys.sequences.start,
+        max_sequence_number=keys.sequences.end - 1,
+        delete_row_count=keys.num_deleted,
+        level=keys.level,
+        file_source=_COMPACTED if keys.level else 0,
+    )
+
+
+def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the rows in the form that `write_key_values` takes."""
+    kinds = np.where(deleted, np.int8(ChangeType.DELETE), np.int8(ChangeType.INSERT))
+    with_numbers = rows.append_column(_own_field(SEQUENCE, pa.int64()), pa.array(sequences))
+    return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))
+
+
+def _with_keys(batch: pa.RecordBatch, shape: KeyValueShape) -> pa.RecordBatch:
+    fields, arrays = list(batch.schema), list(batch.columns)
+    for field in shape.key_fields:
+        place = batch.schema.get_field_index(field.name)
+        fields.append(batch.schema.field(place).with_name(KEY_PREFIX + field.name))
+        arrays.append(batch.column(place))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _key_field(value: pa.Field, field: DataField) -> pa.Field:
+    field_id = SYSTEM_FIELD_ID_START + field.id
+    return value.with_name(KEY_PREFIX + field.name).with_metadata({FIELD_ID: str(field_id).encode()})
+
+
+def _own_field(field: DataField, arrow: pa.DataType) -> pa.Field:
+    return pa.field(field.name, arrow, nullable=False, metadata={FIELD_ID: str(field.id).encode()})

@@ -1,0 +1,50 @@
+"""The metadata tables of a Paimon table, under pypaimon's names, in types that Spark has."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+import pyarrow as pa
+from pypaimon.table.system import system_table_loader
+
+from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.schema.table_schema import canonical_type
+
+METADATA_TABLES: Final = (
+    "buckets",
+    "consumers",
+    "files",
+    "manifests",
+    "options",
+    "partitions",
+    "schemas",
+    "snapshots",
+    "tags",
+)
+
+
+def metadata_table(place: PaimonPlace, table: PaimonTable, name: str) -> pa.Table:
+    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
+    if name not in METADATA_TABLES:
+        near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InvalidNameError(
+            f"no metadata table '{name}' on a Paimon table; {hint}There are {', '.join(METADATA_TABLES)}"
+        )
+    with paimon_metadata(table.location):
+        builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
+        return _for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
+
+
+def _for_spark(table: pa.Table) -> pa.Table:
+    columns, fields = [], []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        wanted = canonical_type(field.type, column=field.name)
+        if pa.types.is_timestamp(wanted):
+            wanted = pa.timestamp("us", tz="UTC")  # Paimon gives UTC without saying so
+        columns.append(column if field.type.equals(wanted) else column.cast(wanted))
+        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))

@@ -1,0 +1,113 @@
+"""Races of Paimon's own writers against the package's snapshots, and the guarantees in spite of them.
+
+They commit by renaming a file to the snapshot's number, after a look whether there is one. A writer that sleeps between
+the two replaces a snapshot that the package put meanwhile, and its own lacks these rows. The package's never replaces
+another: put-if-absent does not overwrite. So the file of a number changes from the package's to the writer's at most,
+never back, and:
+
+* **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
+  is planned now goes neither to its number nor below the newest. `settled` returns such a snapshot, and the log is
+  trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
+* **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
+  file of the lake has the rows beyond, they are tiered again (`was_replaced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader
+from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at
+from streamhouse_spark.lake.paimon.snapshots import commit_of
+from streamhouse_spark.lake.parquet.file_writer import written_up_to
+from streamhouse_spark.lake.parquet.reader import owner_of
+
+
+def settled(place: PaimonPlace) -> LakeSnapshot | None:
+    """Return a durable snapshot as `LakeTable.settled` does. Commits an empty snapshot if the newest one holds rows
+    that are not durable yet.
+    """
+    table = _owned(place)
+    if table is None or table.snapshot is None:
+        return None
+    newest, below = described(place, table.snapshot), _below(place, table.snapshot)
+    if below is not None and same_offsets(below.offsets, newest.offsets) and same_offsets(below.starts, newest.starts):
+        return below
+
+    def seal(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        return Change(is_compaction=True, properties=carried_offsets(place, table.snapshot))
+
+    return _below(place, commit_snapshot(place, seal))
+
+
+def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
+    """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
+
+    A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
+    in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
+    ``made`` is lost: do it again.
+    """
+
+    def stands() -> bool:
+        stored = place.snapshots.find(made.id)
+        return stored is not None and commit_of(stored) == commit_of(made)
+
+    def seal(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        if not stands():
+            raise CommitConflictError(
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}; "
+                "try again"
+            )
+        return Change(is_compaction=True, properties=carried_offsets(place, newest.snapshot))
+
+    try:
+        return commit_snapshot(place, seal)
+    except CommitConflictError:
+        if place.snapshots.find(made.id + 1) is None or not stands():
+            raise
+        return made
+
+
+def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
+    """Decide as `LakeTable.was_replaced` does."""
+    table = _owned(place)
+    if table is None or table.snapshot is None:
+        return False
+    stored = place.snapshots.find(snapshot_id)
+    if stored is None or commit_of(stored) is not None:
+        return False
+    held = offsets_at(place, table.snapshot)
+    offsets = held.offsets if held else {}
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    beyond = (location for location in live if _is_beyond(location, offsets))
+    # Another table may have had this lake before, and its offsets are not these.
+    return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
+
+
+def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
+    """Whether a file, by its name, is one of the package's for offsets beyond the held ones."""
+    found = written_up_to(location)
+    return found is not None and found[1] > offsets.get(found[0], 0)
+
+
+def _below(place: PaimonPlace, newest: Snapshot) -> LakeSnapshot | None:
+    """Return the nearest snapshot of the package that has a successor."""
+    own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
+    return described(place, own) if own is not None else None
+
+
+def _owned(place: PaimonPlace) -> PaimonTable | None:
+    table = place.find()
+    if table is not None:
+        place.require_owner(table)
+    return table

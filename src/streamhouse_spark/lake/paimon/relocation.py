@@ -1,0 +1,151 @@
+"""Relocation of a Paimon table to the location where it was found.
+
+Its metadata names files by their names, and a few by a path of their own: those of partitions whose names no folder can
+have. Manifests that hold such a path are written anew, under new names, with the lists that name them, and then each
+snapshot, tag and schema file that changes is replaced. **Commit point** of each of these files: its replacement, which
+is decided by the file's content, so that it can be interrupted and repeated; replaced snapshots and others are read
+alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from streamhouse_spark.core.places import is_same_place, plain_location, recorded_root
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
+from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.manifests import external_location
+from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned
+
+_LISTS: Final = ("baseManifestList", "deltaManifestList", "changelogManifestList")
+_FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
+
+
+class PaimonRelocation:
+    """The `LakeRelocation` of Paimon."""
+
+    def __init__(self, place: PaimonPlace) -> None:
+        self._place = place
+        self.num_written = 0
+        self._manifests: dict[str, tuple[str, int] | None] = {}
+
+    def recorded_root(self) -> str | None:
+        """Return the recorded root from files with a path of their own; without such files nothing names any
+        location.
+        """
+        for name in self._place.storage.list_names(f"{self._place.spec.location}/{MANIFEST_FOLDER}/"):
+            if "list" in name or not name.startswith("manifest-"):
+                continue
+            for record in self._read(name).records:
+                root = self._root_of(record)
+                if root is not None:
+                    return root
+        return None
+
+    def needed(self) -> set[str]:
+        table = self._place.find()
+        if table is None or table.snapshot is None:
+            return set()
+        found = Reach(self._place, table).needed([*history(self._place, table.snapshot), *pinned(self._place)])
+        return {self._place.files.key_of(location) for location in found if self._place.files.holds(location)}
+
+    def relocate(self, new_uuid: str | None) -> None:
+        table = self._place.find()
+        if table is None or table.owner not in (self._place.spec.table_uuid, new_uuid):
+            return
+        # The newest schema says whose the table is: it comes last, so that an interrupted run is gone on with.
+        for key in self._files():
+            data = self._place.storage.read(key)
+            text = self._relocated(key, data.decode())
+            if new_uuid is not None:
+                text = text.replace(self._place.spec.table_uuid, new_uuid)
+            if text.encode() != data:
+                self._place.storage.put(key, text.encode())
+                self.num_written += 1
+
+    def _files(self) -> Iterator[str]:
+        base = f"{self._place.spec.location}/"
+        roots = [base, *(f"{base}branch/{name}/" for name in self._place.storage.list_names(f"{base}branch/"))]
+        for root in reversed(roots):
+            for folder in _FOLDERS:
+                parent, _, prefix = folder.rpartition("/")
+                names = self._place.storage.list_names(f"{root}{parent}/")
+                yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
+
+    def _relocated(self, key: str, text: str) -> str:
+        """Return a snapshot or tag with manifest lists that name every file at its present location."""
+        if "/schema/" in key:
+            return text
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise CorruptDataError(f"lake file {key} cannot be read ({error}); restore it") from error
+        changed = dict(found)
+        for name in _LISTS:
+            if found.get(name) and (new := self._list(found[name])) is not None:
+                changed[name] = new[0]
+                if f"{name}Size" in found:
+                    changed[f"{name}Size"] = new[1]
+        return text if changed == found else json.dumps(changed, indent=2)
+
+    def _list(self, name: str) -> tuple[str, int] | None:
+        """Return the new list of manifests and its size; None if the old one names no path."""
+        file = self._read(name)
+        records = []
+        for record in file.records:
+            new = self._manifest(record["_FILE_NAME"])
+            records.append(record if new is None else {**record, "_FILE_NAME": new[0], "_FILE_SIZE": new[1]})
+        if records == file.records:
+            return None
+        return self._write("manifest-list", write_avro(replace(file, records=records)))
+
+    def _manifest(self, name: str) -> tuple[str, int] | None:
+        if name not in self._manifests:
+            file = self._read(name)
+            records = [self._entry(record) for record in file.records]
+            same = records == file.records
+            self._manifests[name] = (
+                None if same else self._write("manifest", write_avro(replace(file, records=records)))
+            )
+        return self._manifests[name]
+
+    def _entry(self, record: dict[str, Any]) -> dict[str, Any]:
+        if self._root_of(record) is None:
+            return record
+        branch, path = record["_FILE"]["_EXTERNAL_PATH"]
+        moved = external_location(self._place.files, self._place.location, path)
+        return {**record, "_FILE": {**record["_FILE"], "_EXTERNAL_PATH": (branch, moved)}}
+
+    def _root_of(self, record: dict[str, Any]) -> str | None:
+        """Return the root of the warehouse in the file's own path, if it differs from the opened one."""
+        _, path = record["_FILE"].get("_EXTERNAL_PATH") or (0, None)
+        if not path:
+            return None
+        location = self._place.spec.location
+        table, below, _ = plain_location(path).partition(f"/{location}/")
+        root = recorded_root(f"{table}/{location}", location) if below else None
+        return None if root is None or is_same_place(root, self._place.storage.url) else root
+
+    def _read(self, name: str) -> Any:
+        key = f"{self._place.spec.location}/{MANIFEST_FOLDER}/{name}"
+        try:
+            return read_avro(self._place.storage.read(key), key)
+        except ObjectNotFoundError as error:
+            raise SnapshotExpiredError(f"lake file {key} is gone: it was expired meanwhile; run it again") from error
+
+    def _write(self, kind: str, data: bytes) -> tuple[str, int]:
+        name = f"{kind}-{self._place.world.ids.new_uuid()}"
+        with self._place.storage.create(f"{self._place.spec.location}/{MANIFEST_FOLDER}/{name}") as sink:
+            sink.write(data)
+        self.num_written += 1
+        return name, len(data)
+
+
+def _number(name: str) -> tuple[int, str]:
+    number = name.rpartition("-")[2]
+    return (int(number) if number.isdigit() else 0, name)

@@ -1,0 +1,140 @@
+"""One tiering round in a Paimon lake: the context of its tasks, and the commit that is fenced by the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pypaimon.common.json_util import JSON
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
+from streamhouse_spark.lake.commit_checks import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot, files_not_before_ms
+from streamhouse_spark.lake.paimon.evolution import require_brought_up
+from streamhouse_spark.lake.paimon.file_spec import PaimonShape
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import live_entries
+from streamhouse_spark.lake.paimon.upsert import require_newest, sequence_shifts
+
+
+def write_context(place: PaimonPlace) -> WriteContext:
+    table = place.require()
+    place.require_owner(table)
+    require_brought_up(table.schema, place.spec)
+    spec = place.spec
+    began_ms = place.storage.now_ms()
+    shape = PaimonShape(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+
+
+def _shifts(place: PaimonPlace, table: PaimonTable) -> Mapping[int, int]:
+    if table.snapshot is None or not place.spec.primary_key:
+        return {}
+    found = offsets_at(place, table.snapshot)
+    return sequence_shifts(live_entries(place, table), found.offsets if found else {})
+
+
+def _name_of(snapshot: Snapshot | None) -> str | None:
+    return None if snapshot is None else str(snapshot.delta_manifest_list)
+
+
+def commit_round(
+    place: PaimonPlace, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+) -> LakeSnapshot | None:
+    """Commit a round as `LakeTable.commit` does."""
+    is_truncated = not same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+        return None
+    if not place.spec.primary_key:
+        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+    shape = PaimonShape.from_json(context.lake)
+
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        require_shape(place, table, shape)
+        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        require_offsets(table.location, found, expected)
+        if not is_truncated and _name_of(table.snapshot) != shape.planned_on:
+            require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
+        require_present(place.files_at, files)
+        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        text = offsets_text(
+            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
+        )
+        properties = {OFFSETS_PROPERTY: text}
+        return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
+
+    return described(place, commit_snapshot(place, validated))
+
+
+def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
+    """Return the offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
+
+    Raises `LakeRolledBackError` if that one was expired.
+    """
+    below: Snapshot | None = snapshot
+    while below is not None:
+        text = (below.properties or {}).get(OFFSETS_PROPERTY)
+        if text is not None:
+            return parse_offsets(text, place.spec.table_uuid, below.id, place.location)
+        if below.id == 1:
+            return None
+        oldest, below = below, place.snapshots.find(below.id - 1)
+    raise LakeRolledBackError(
+        f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
+        f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
+        "offsets, or build the lake anew from the log (streamhouse retier)"
+    )
+
+
+def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
+    """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
+
+    ``dropped_rows`` are newly absent ones. Raises as `offsets_at` does.
+    """
+    found = offsets_at(place, snapshot) if snapshot is not None else None
+    held = (found.offsets, found.starts) if found else ({}, {})
+    dropped_rows += found.dropped_rows if found else 0
+    history = found.history if found else None
+    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows, history=history)}
+
+
+def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+    found = offsets_at(place, snapshot)
+    if found is None:
+        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
+    offsets, starts = dict(found.offsets), dict(found.starts)
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows, found.history)
+
+
+def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+    """Describe a snapshot for reads of the past, as `described` does: without offsets if those below were expired, or
+    are those of a table that had the lake before.
+
+    The former happens for a snapshot of another engine that only a tag keeps.
+    """
+    try:
+        return described(place, snapshot)
+    except (LakeRolledBackError, LakeMismatchError):
+        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
+
+
+def require_shape(place: PaimonPlace, table: PaimonTable, shape: PaimonShape) -> None:
+    """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
+    cleaned up.
+
+    Raises `CommitConflictError`.
+    """
+    if JSON.to_json(table.schema) != JSON.to_json(shape.schema):
+        raise CommitConflictError(
+            f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
+            f"{shape.schema.id}; tier again"
+        )
+    not_before_ms = files_not_before_ms(place, table.snapshot)
+    if shape.planned_ms < not_before_ms:
+        raise CommitConflictError(
+            f"lake table {table.location}: this round began at {shape.planned_ms} ms, and files from before "
+            f"{not_before_ms} ms that nothing needed were cleaned up; tier again"
+        )

@@ -1,0 +1,254 @@
+"""Planning reads of a Paimon table: the files of a snapshot, and the columns in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.schema.data_types import DataField
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, Predicate
+from streamhouse_spark.lake.paimon.evolution import paimon_columns
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import MetadataReader
+from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
+from streamhouse_spark.lake.paimon.schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.paimon.sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
+from streamhouse_spark.lake.parquet.file_writer import is_own_name
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+def projection(
+    lake: PaimonSchema,
+    known: ColumnMap,
+    table: TableSchema,
+    columns: Sequence[str] | None,
+    schema: TableSchema | None,
+) -> LakeProjection:
+    """Return the projection of the lake's columns to the table's, by their ids.
+
+    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
+    `SchemaMismatchError` for an absent column.
+    """
+    of_lake = lake_schema(lake)
+    if schema is None:
+        types = {field.id: field.type for field in lake.fields}
+        wanted = TableSchema(tuple(_as_in_table(c, types[c.id], table, known) for c in of_lake.columns))
+        field_ids = {column.id: column.id for column in wanted.columns}
+    else:
+        wanted = schema
+        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
+    if columns is not None:
+        wanted = wanted.select(columns)
+    names = {column.id: column.name for column in of_lake.columns}
+    found = tuple(field_ids.get(column.id) for column in wanted.columns)
+    # Where the lake lacks the column, its name there may be another's: then one that no file has.
+    lake_names = (
+        names.get(-1 if i is None else i, "" if schema is not None and column.id in known.ambiguous else column.name)
+        for column, i in zip(wanted.columns, found, strict=True)
+    )
+    return LakeProjection(wanted, found, tuple(lake_names))
+
+
+def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
+    """Return the projection of all columns of the table from its newest files."""
+    return projection(table.schema, paimon_columns(table.schema, spec), spec.schema, None, spec.schema)
+
+
+def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
+    """Return the projection of the primary key's columns, in its order, from files of the lake under one of its
+    schemas.
+    """
+    return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
+
+
+def _as_in_table(column: Column, lake_type: Any, table: TableSchema, known: ColumnMap) -> Column:
+    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
+    column_id = known.columns().get(column.id)
+    own = next((c for c in table.columns if c.id == column_id), None)
+    if own is None or not is_stored_as(own.type, lake_type):
+        return column
+    return Column(column.id, column.name, own.type, column.nullable, column.comment)
+
+
+def scan_files(
+    place: PaimonPlace,
+    table: PaimonTable,
+    snapshot: Snapshot,
+    lake: PaimonSchema,
+    how: LakeProjection,
+    statistics_of: Sequence[str],
+) -> list[ScanFile]:
+    """Return all data files of the snapshot, in the order of their offsets, with statistics for these columns of
+    ``how``.
+
+    ``how`` reads all columns of ``lake`` that matter.
+
+    With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
+    cannot be read here.
+    """
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    chosen = {name.casefold() for name in statistics_of}
+    wanted = {i for i, name in names.items() if name.casefold() in chosen}
+    entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+
+    def described(entry: ManifestEntry) -> ScanFile:
+        found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
+        return replace(found, field_names=names_in_file(table, lake, entry))
+
+    with paimon_metadata(table.location):
+        if not lake.primary_keys:
+            return [described(entry) for entry in entries]
+        by = merged_by(key_projection(lake, table, place.spec))
+        found = [part for members in places_of(entries).values() for part in sections(members)]
+        return [
+            described(part[0]) if len(part) == 1 and is_raw(part[0]) else read_as_one([*map(described, part)], by)
+            for part in found
+        ]
+
+
+def _scan_file(
+    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, wanted: set[int]
+) -> ScanFile:
+    """Return one file. ``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are
+    asked for.
+    """
+    file = entry.file
+    return ScanFile(
+        location=reader.location(entry),
+        size_bytes=file.file_size,
+        num_rows=file.row_count,
+        bucket=entry.bucket if entry.total_buckets == num_buckets else None,
+        partition={
+            names.get(field.id, field.name): planned_value(value)
+            for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
+        },
+        statistics={names[field.id]: found for field, found in _statistics(entry) if field.id in wanted},
+    )
+
+
+def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]]:
+    stats = entry.file.value_stats
+    fields, nulls = stats.min_values.fields, stats.null_counts or []
+    if len(nulls) != len(fields):
+        return []
+    return [
+        (
+            field,
+            ColumnStatistics(
+                planned_value(stats.min_values.get_field(i)),
+                planned_value(stats.max_values.get_field(i)),
+                nulls[i],
+                entry.file.row_count,
+            ),
+        )
+        for i, field in enumerate(fields)
+    ]
+
+
+def planned_value(value: Any) -> Any:
+    """Return days and microseconds as integers, in the form for planners."""
+    if isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    return value
+
+
+def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
+    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file.
+
+    Returns none if that is ``lake``, by which files are read.
+    """
+    name = entry.file.file_name
+    if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
+        return ()
+    own = (SEQUENCE, KIND) if lake.primary_keys else ()
+    return tuple((field.id, field.name) for field in (*own, *table.schemas[entry.file.schema_id].fields))
+
+
+def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
+    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+    fields = [field for schema in table.schemas.values() for field in schema.fields]
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    return frozenset(
+        column.name
+        for column, field_id, lake_name in columns
+        if lake_name == column.name and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+    )
+
+
+def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
+    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    if field.name.casefold() != name.casefold() and field.id != field_id:
+        return True
+    return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))
+
+
+# -- predicates -------------------------------------------------------------------------------------------------------
+
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any, Any], bool]]] = {
+    "=": lambda low, high, value: low <= value <= high,
+    "==": lambda low, high, value: low <= value <= high,
+    "!=": lambda low, high, value: not low == high == value,
+    "<": lambda low, _, value: low < value,
+    "<=": lambda low, _, value: low <= value,
+    ">": lambda _, high, value: high > value,
+    ">=": lambda _, high, value: high >= value,
+    "in": lambda low, high, values: any(low <= value <= high for value in values),
+}
+"""Operator → test whether a value between the bounds can satisfy it."""
+_OF_NULLS: Final = ("is null", "not null")
+
+
+def may_match(file: ScanFile, predicates: Sequence[Predicate], schema: TableSchema) -> bool:
+    """Whether the file can hold a row that satisfies all of the predicates, in the names of ``schema``.
+
+    A predicate on an absent column, or with a value of another type, excludes nothing: filtering rows decides. Raises
+    `InvalidOptionError` for an unknown operator.
+    """
+    names = {name.casefold(): name for name in schema.names}
+    return all(
+        _may_match(file, names.get(name.casefold()), operator.lower(), value) for name, operator, value in predicates
+    )
+
+
+def _may_match(file: ScanFile, name: str | None, operator: str, value: Any) -> bool:
+    if operator not in _COMPARISONS and operator not in _OF_NULLS:
+        known = ", ".join([*_COMPARISONS, *_OF_NULLS])
+        raise InvalidOptionError(f"predicate operator {operator!r}: expected one of {known}")
+    stats = _partition_statistics(file, name) or (file.statistics.get(name) if name else None)
+    if stats is None or stats.null_count is None:
+        return True
+    if operator == "is null":
+        return stats.null_count > 0
+    if stats.null_count == file.num_rows:
+        return False  # nulls satisfy nothing
+    if operator == "not null" or stats.low is None or stats.high is None:
+        return True
+    planned = [planned_value(one) for one in value] if operator == "in" else planned_value(value)
+    try:
+        return _COMPARISONS[operator](stats.low, stats.high, planned)
+    except TypeError:
+        return True
+
+
+def _partition_statistics(file: ScanFile, name: str | None) -> ColumnStatistics | None:
+    if name is None or name not in file.partition:
+        return None
+    value = file.partition[name]
+    return ColumnStatistics(value, value, file.num_rows if value is None else 0, file.num_rows)

@@ -1,0 +1,213 @@
+"""Schemas between a streamhouse table and Paimon, and the conditions under which two of them fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pypaimon.schema.data_types import (
+    ArrayType,
+    AtomicType,
+    DataField,
+    DataType,
+    MapType,
+    PyarrowFieldParser,
+    RowType,
+    current_highest_field_id,
+)
+from pypaimon.schema.table_schema import TableSchema as PaimonSchema
+
+from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.parquet.reader import FIELD_ID
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
+
+UNAWARE_BUCKETS: Final = -1
+"""``bucket`` of a table without a bucket key: Paimon keeps all its files in folder ``bucket-0``."""
+
+_FROM_ARROW: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BYTES",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP(6)",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP_LTZ(6)",
+}
+_FOREIGN_OPTIONS: Final = (
+    "bucket-function.type",
+    "data-evolution.enabled",
+    "data-file.external-paths",
+    "data-file.path-directory",
+    "deletion-vectors.enabled",
+    "row-tracking.enabled",
+)
+"""Options with which files lie elsewhere, or hold other rows than those in them."""
+KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
+"""Options of a keyed table. The log has net changes, whatever merge engine made them: the newest row of a key
+counts."""
+_FOREIGN_KEYED_OPTIONS: Final = (
+    "deduplicate.ignore-delete",
+    "ignore-delete",
+    "ignore-update-before",
+    "pk-clustering-override",
+    "primary-key.nullable",
+    "record-level.expire-time",
+    "rowkind.field",
+    "sequence.field",
+)
+"""Options with which another row of a key than the newest counts, or none."""
+
+
+def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
+    """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
+    ids = itertools.count(len(spec.schema.columns))
+    fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
+    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id)
+    return PaimonSchema(
+        id=0,
+        fields=fields,
+        highest_field_id=current_highest_field_id(fields),
+        partition_keys=list(spec.partition_by),
+        primary_keys=list(spec.primary_key),
+        options={
+            **bucket_options(spec),
+            **(KEYED_OPTIONS if spec.primary_key else {}),
+            "file.format": "parquet",
+            "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
+            "write-only": "true",  # other writers do not compact: files keep their offsets
+            TABLE_UUID_PROPERTY: spec.table_uuid,
+            COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
+        },
+        time_millis=now_ms,
+    )
+
+
+def bucket_options(spec: LakeTableSpec) -> dict[str, str]:
+    if spec.bucket_key:
+        return {"bucket": str(spec.num_buckets), "bucket-key": ",".join(spec.bucket_key)}
+    return {"bucket": str(spec.num_buckets if spec.primary_key else UNAWARE_BUCKETS)}
+
+
+def new_field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
+    return DataField(
+        field_id, column.name, paimon_type(column.type, ids, nullable=column.nullable), column.comment or None
+    )
+
+
+def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True) -> DataType:
+    """Return the Paimon type. ``ids`` gives the fields of structs their ids."""
+    is_type = pa.types
+    if is_type.is_decimal(arrow):
+        return AtomicType(f"DECIMAL({arrow.precision}, {arrow.scale})", nullable)
+    if is_type.is_list(arrow):
+        return ArrayType(nullable, paimon_type(arrow.value_type, ids))
+    if is_type.is_map(arrow):
+        return MapType(nullable, paimon_type(arrow.key_type, ids, nullable=False), paimon_type(arrow.item_type, ids))
+    if is_type.is_struct(arrow):
+        return RowType(
+            nullable, [DataField(next(ids), f.name, paimon_type(f.type, ids, nullable=f.nullable)) for f in arrow]
+        )
+    return AtomicType(_FROM_ARROW[arrow], nullable)
+
+
+def lake_schema(lake: PaimonSchema) -> TableSchema:
+    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
+
+    Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
+    """
+    try:
+        return TableSchema(
+            tuple(
+                Column(
+                    f.id,
+                    f.name,
+                    canonical_type(PyarrowFieldParser.from_paimon_type(f.type), column=f.name),
+                    f.type.nullable,
+                    f.description,
+                )
+                for f in lake.fields
+            )
+        )
+    except (SchemaMismatchError, ValueError) as error:
+        raise LakeMismatchError(
+            f"the Paimon table has columns that cannot be read here: {error}; change them there, or drop them"
+        ) from error
+
+
+def file_schema(lake: PaimonSchema) -> pa.Schema:
+    """Return the Arrow schema of a data file, with the field ids of the columns."""
+    return pa.schema(
+        [
+            pa.field(
+                f.name,
+                PyarrowFieldParser.from_paimon_type(f.type),
+                nullable=f.type.nullable,
+                metadata={FIELD_ID: str(f.id).encode()},
+            )
+            for f in lake.fields
+        ]
+    )
+
+
+def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
+    """Whether a column of the Arrow type has this Paimon type in the lake."""
+    return plain_type(paimon_type(arrow, itertools.count())) == plain_type(lake_type)
+
+
+def plain_type(data_type: DataType) -> str:
+    """Return the type without field ids and comments, and without its own nullability."""
+    match data_type:
+        case ArrayType():
+            return f"ARRAY<{_nested(data_type.element)}>"
+        case MapType():
+            return f"MAP<{_nested(data_type.key)}, {_nested(data_type.value)}>"
+        case RowType():
+            return f"ROW<{', '.join(f'{f.name}: {_nested(f.type)}' for f in data_type.fields)}>"
+    return str(data_type.type)
+
+
+def _nested(data_type: DataType) -> str:
+    return plain_type(data_type) + ("" if data_type.nullable else " NOT NULL")
+
+
+def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
+    """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
+    found = []
+    by_name = {f.name.casefold(): f for f in lake.fields}
+    for column in spec.schema.columns:
+        field = by_name.pop(column.name.casefold(), None)
+        expected = plain_type(paimon_type(column.type, itertools.count()))
+        if field is None:
+            found.append(f"column '{column.name}' ({expected}) is missing")
+            continue
+        if plain_type(field.type) != expected:
+            found.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
+        if column.nullable and not field.type.nullable:
+            found.append(f"column '{column.name}' is NOT NULL, expected nullable")
+    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+    found += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
+    found += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
+    options = bucket_options(spec)
+    for name in ("bucket", "bucket-key"):
+        found += _difference(f"option {name}", lake.options.get(name), options.get(name))
+    if spec.primary_key:
+        for name, expected in KEYED_OPTIONS.items():
+            found += _difference(f"option {name}", lake.options.get(name, expected), expected)
+    for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
+        if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
+            found.append(f"option {name} is {lake.options[name]}, which is not read here")
+    return found
+
+
+def _difference(what: str, here: Any, expected: Any) -> Sequence[str]:
+    return () if here == expected else (f"{what}: {here or 'none'}, expected {expected or 'none'}",)

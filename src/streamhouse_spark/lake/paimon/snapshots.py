@@ -1,0 +1,251 @@
+"""The snapshots of a Paimon table: numbered files, of which one is made by put-if-absent and none is ever changed.
+
+**Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. Whatever a put reports, the
+file is read back and its commit compared: the own one means committed, another's means that the race was lost, absent
+means that nothing happened yet. Paimon's own way, a rename behind a look whether the file is there, lets two processes
+win.
+
+**The newest** snapshot is found from where the hint ``LATEST`` points, or a listing does, by two looks for each time
+that the distance doubles. Other engines expire the oldest snapshots. So a number that was taken once may be free again,
+and a writer that slept could take it: a put counts only if the snapshot below it is still there, or nothing newer is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pypaimon.common.json_util import JSON
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
+from streamhouse_spark.lake.snapshot_times import own_ms
+from streamhouse_spark.log.commits.chains import last_reached
+from streamhouse_spark.storage.base import Storage
+
+SNAPSHOT_PREFIX = "snapshot-"
+TAG_PREFIX = "tag-"
+
+
+class SnapshotFolder:
+    """The snapshots of one table. Holds nothing: every call looks at the storage."""
+
+    def __init__(self, storage: Storage, table_key: str) -> None:
+        self._storage = storage
+        self._table_key = table_key
+
+    def newest(self) -> Snapshot | None:
+        """Return the snapshot without a successor; None before the first."""
+        hint = self._hint()
+        current = self.find(hint) if hint else None
+        if current is None:
+            current = self._newest_listed() or self.find(1)
+        return None if current is None else last_reached(self.find, current.id, current)
+
+    def find(self, snapshot_id: int) -> Snapshot | None:
+        """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
+        `CorruptDataError`.
+        """
+        return self._read(self._key(snapshot_id)) if snapshot_id > 0 else None
+
+    def require(self, snapshot_id: int) -> Snapshot:
+        """Return the snapshot, also if only a tag still has it. Raises `SnapshotExpiredError`."""
+        found = self.find(snapshot_id)
+        if found is None:
+            tagged = (self.tagged(name) for name in self.tags())
+            found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
+        if found is None:
+            shown = ", ".join(map(str, self.ids()[-5:])) or "none"
+            raise SnapshotExpiredError(
+                f"lake table {self._table_key} has no snapshot {snapshot_id}: it was expired or never there; the "
+                f"newest kept are {shown}; choose one of them"
+            )
+        return found
+
+    def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
+        """Return the snapshot, or the nearest one below, that a commit of the package made; None if there is none (any
+        more).
+        """
+        while snapshot is not None and commit_of(snapshot) is None:
+            snapshot = self.find(snapshot.id - 1)
+        return snapshot
+
+    def ids(self) -> list[int]:
+        """Return the numbers that a listing shows, ascending."""
+        names = self._storage.list_names(f"{self._table_key}/snapshot/")
+        numbers = (name.removeprefix(SNAPSHOT_PREFIX) for name in names if name.startswith(SNAPSHOT_PREFIX))
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    # -- tags -----------------------------------------------------------------------------------------------------
+
+    def tags(self) -> list[str]:
+        names = self._storage.list_names(f"{self._table_key}/tag/")
+        return [name.removeprefix(TAG_PREFIX) for name in names if name.startswith(TAG_PREFIX)]
+
+    def tagged(self, name: str) -> Snapshot | None:
+        return self._read(f"{self._table_key}/tag/{TAG_PREFIX}{name}")
+
+    # -- committing -----------------------------------------------------------------------------------------------
+
+    def put(self, snapshot: Snapshot) -> bool:
+        """Store the snapshot under its number; returns False if another has that number.
+
+        Returns True also if an earlier attempt of the same commit has it. Raises `StorageError` if nothing happened
+        yet, `CommitStateUnknownError` if that cannot be told.
+        """
+        key = self._key(snapshot.id)
+        try:
+            self._storage.put_if_absent(key, JSON.to_json(snapshot, indent=2).encode())
+        except StorageError as error:
+            if not self._is_there(snapshot, error):
+                return False
+        self._require_counts(snapshot)
+        return True
+
+    def require_not_replaced(self, snapshot: Snapshot) -> None:
+        """Check that no other commit has replaced a snapshot that was just put, by renaming its file there.
+
+        Such a writer looked before the put and renamed after it. One that renames still later is noticed by the next
+        look: the lake's offsets are always read from its newest snapshot. Raises `CommitConflictError`.
+        """
+        with suppress(StorageError, CorruptDataError):
+            stored = self.find(snapshot.id)
+            if stored is not None and commit_of(stored) != commit_of(snapshot):
+                raise CommitConflictError(
+                    f"lake table {self._table_key}: another engine renamed its own snapshot {snapshot.id} to where "
+                    "ours had just been committed; try again"
+                )
+
+    def point_to(self, snapshot: Snapshot) -> None:
+        """Tell other engines which snapshot is the newest, and that it is needed.
+
+        ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and those
+        behind it. Each of them may lag behind: then more is kept.
+        """
+        text = JSON.to_json(snapshot, indent=2).encode()
+        for key, data in (
+            (f"{self._table_key}/snapshot/LATEST", str(snapshot.id).encode()),
+            (f"{self._table_key}/tag/{TAG_PREFIX}{COMMIT_USER}", text),
+            (self.consumer_key, consumer_text(snapshot.id)),
+        ):
+            with suppress(StorageError):
+                self._storage.put(key, data)
+
+    @property
+    def consumer_key(self) -> str:
+        return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
+
+    def _is_there(self, snapshot: Snapshot, failure: StorageError) -> bool:
+        key = self._key(snapshot.id)
+        try:
+            stored = self._read(key)
+        except (StorageError, CorruptDataError) as error:
+            raise CommitStateUnknownError(
+                f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed ({failure}), "
+                f"and it cannot be read back ({error}); run the same tiering again, it repeats nothing that happened"
+            ) from error
+        if stored is None:
+            raise failure
+        if commit_of(stored) != commit_of(snapshot):
+            return False
+        if not isinstance(failure, ObjectExistsError):
+            self._make_durable(key, failure)
+        return True
+
+    def _make_durable(self, key: str, failure: StorageError) -> None:
+        try:
+            self._storage.ensure_durable(key)
+        except StorageError as error:
+            raise CommitStateUnknownError(
+                f"lake file {key} is visible but may not survive a power loss ({failure}); check the disk, then run "
+                "the same tiering again"
+            ) from error
+
+    def _require_counts(self, snapshot: Snapshot) -> None:
+        """Require that nobody expired the numbers around this one since the commit was validated."""
+        try:
+            if snapshot.id == 1 or self.find(snapshot.id - 1) is not None:
+                return
+            newest = self.newest()
+        except (StorageError, CorruptDataError) as error:
+            raise CommitStateUnknownError(
+                f"lake table {self._table_key}: whether snapshot {snapshot.id} counts cannot be seen ({error}); run "
+                "the same tiering again, it repeats nothing that happened"
+            ) from error
+        if newest is None or newest.id != snapshot.id:
+            raise CommitStateUnknownError(
+                f"lake table {self._table_key}: snapshot {snapshot.id} was put where older ones had been expired; run "
+                "the same tiering again, it repeats nothing that happened"
+            )
+
+    # -- expiring -------------------------------------------------------------------------------------------------
+
+    def expire(self, snapshot_ids: Sequence[int], first_kept: int) -> None:
+        """Delete snapshots, given oldest first, and tell other engines the first remaining one.
+
+        They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
+        """
+        for snapshot_id in snapshot_ids:
+            self._storage.delete(self._key(snapshot_id))
+        with suppress(StorageError):
+            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_kept).encode())
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _hint(self) -> int | None:
+        try:
+            text = self._storage.read(f"{self._table_key}/snapshot/LATEST").strip()
+        except ObjectNotFoundError:
+            return None
+        return int(text) if text.isdigit() else None
+
+    def _newest_listed(self) -> Snapshot | None:
+        for snapshot_id in reversed(self.ids()):
+            found = self.find(snapshot_id)
+            if found is not None:
+                return found
+        return None
+
+    def _key(self, snapshot_id: int) -> str:
+        return f"{self._table_key}/snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
+
+    def _read(self, key: str) -> Snapshot | None:
+        try:
+            data = self._storage.read(key)
+        except ObjectNotFoundError:
+            return None
+        try:
+            return JSON.from_json(data.decode(), Snapshot)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptDataError(
+                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
+                "from the log (streamhouse retier)"
+            ) from error
+
+
+def commit_of(snapshot: Snapshot) -> str | None:
+    """Return the uuid of the commit that made a snapshot of the package; None for one of another engine."""
+    properties = snapshot.properties or {}
+    found: str | None = properties.get(COMMIT_PROPERTY)
+    return found
+
+
+def consumer_text(snapshot_id: int) -> bytes:
+    """Return the text of a Paimon consumer that has yet to read this snapshot."""
+    return json.dumps({"nextSnapshot": snapshot_id}).encode()
+
+
+def own_time_ms(snapshot: Snapshot) -> int:
+    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
+    return own_ms(snapshot.time_millis, snapshot.properties or {})

@@ -1,0 +1,270 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""The Paimon lake table of one streamhouse table: an append table, or with a primary key one that readers merge."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+
+import pyarrow as pa
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.lake.commit_checks import LogRange
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.scan_files import LakeScan
+from streamhouse_spark.lake.model.values import (
+    NEVER_TRUNCATED,
+    CompactReport,
+    ExpireReport,
+    Filter,
+    LakeDropReport,
+    LakeFile,
+    LakePlan,
+    LakeProjection,
+    LakeSnapshot,
+    LakeSplit,
+    Predicate,
+    WriteContext,
+)
+from streamhouse_spark.lake.paimon.evolution import paimon_columns
+from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
+from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
+from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
+from streamhouse_spark.lake.paimon.maintenance.expiry import expire
+from streamhouse_spark.lake.paimon.maintenance.orphans import GRACE_MS, remove_orphans
+from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
+from streamhouse_spark.lake.paimon.races import settled, was_replaced
+from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
+from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
+from streamhouse_spark.lake.paimon.scan import may_match, projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon.snapshots import own_time_ms
+from streamhouse_spark.lake.parquet.merge_on_read import read_split
+from streamhouse_spark.lake.reader import identity_projection, read_log_range, read_plan
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+
+
+class PaimonLake:
+    """The `LakeTable` of Paimon. Holds no state of the table: every call looks at the newest metadata."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.place = PaimonPlace(storage, spec, settings=settings, world=world)
+
+    @property
+    def location(self) -> str:
+        return self.place.spec.location
+
+    def with_schema(self, schema: TableSchema) -> PaimonLake:
+        if schema == self.place.spec.schema:
+            return self
+        return self._with_spec(replace(self.place.spec, schema=schema))
+
+    def with_state(self, state: TableState) -> PaimonLake:
+        target_file_bytes = self.place.spec.target_file_bytes
+        return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
+
+    def _with_spec(self, spec: LakeTableSpec) -> PaimonLake:
+        lake = copy(self)
+        lake.place = self.place.with_spec(spec)
+        return lake
+
+    def exists(self) -> bool:
+        return self.place.exists()
+
+    def require_home(self, doing: str) -> None:
+        self.place.require_home(doing)
+
+    def relocation(self) -> PaimonRelocation:
+        return PaimonRelocation(self.place)
+
+    def create_or_adopt(self) -> None:
+        self.place.require_home("making the lake table")
+        self.place.create_or_adopt()
+
+    def drop(self, *, purge: bool) -> None:
+        self.place.require_home("dropping the lake table")
+        self.place.drop(purge=purge)
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def newest(self) -> LakeSnapshot | None:
+        table = self.place.find()
+        if table is None:
+            return None
+        self.place.require_owner(table)
+        return described(self.place, table.snapshot) if table.snapshot else None
+
+    def settled(self) -> LakeSnapshot | None:
+        self.place.require_home("settling snapshots")
+        return settled(self.place)
+
+    def was_replaced(self, snapshot_id: int) -> bool:
+        return was_replaced(self.place, snapshot_id)
+
+    def snapshot(self, snapshot_id: int) -> LakeSnapshot:
+        self._require_table(f"no snapshot {snapshot_id}")
+        return described_then(self.place, self.place.snapshots.require(snapshot_id))
+
+    def snapshot_by_name(self, name: str) -> LakeSnapshot:
+        """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
+        self._require_table(f"no tag '{name}'")
+        found = self.place.snapshots.tagged(name)
+        if found is None:
+            tags = ", ".join(self.place.snapshots.tags()) or "none"
+            raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
+        return described_then(self.place, found)
+
+    def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
+        found = self._require_table("no snapshots").snapshot
+        oldest = found
+        time_ms = own_time_ms(found) if found is not None else 0
+        while found is not None and time_ms > timestamp_ms:
+            oldest, found = found, self.place.snapshots.find(found.id - 1)
+            time_ms = min(time_ms, own_time_ms(found)) if found is not None else time_ms
+        if found is None:
+            raise SnapshotExpiredError(
+                f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
+                f"is kept is from {time_ms if oldest else None} ms; choose a later time"
+            )
+        return described_then(self.place, found)
+
+    def _require_table(self, what: str) -> PaimonTable:
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so {what}; tier it first")
+        return table
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def write_context(self) -> WriteContext:
+        self.place.require_home("tiering")
+        return write_context(self.place)
+
+    def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
+        """Return no files: a round looks for no older rows, because readers take the newest of each key."""
+        return dict.fromkeys(buckets, ())
+
+    def commit(
+        self,
+        files: Sequence[LakeFile],
+        *,
+        expected: Mapping[int, int],
+        new: Mapping[int, int],
+        context: WriteContext,
+        expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
+        starts: Mapping[int, int] = NEVER_TRUNCATED,
+    ) -> LakeSnapshot | None:
+        self.place.require_home("tiering")
+        return commit_round(self.place, files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+
+    def drop_partitions(
+        self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
+    ) -> LakeDropReport:
+        if not dry_run:
+            self.place.require_home("dropping a partition")
+        report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def plan_read(
+        self,
+        *,
+        snapshot_id: int | None = None,
+        columns: Sequence[str] | None = None,
+        predicates: Sequence[Predicate] = (),
+        schema: TableSchema | None = None,
+    ) -> LakePlan:
+        table = self.place.find()
+        if table is None and snapshot_id is None:
+            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
+        table = table or self._require_table(f"no snapshot {snapshot_id}")
+        snapshot = table.snapshot if snapshot_id is None else self.place.snapshots.require(snapshot_id)
+        lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
+        known = paimon_columns(table.schema, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        if snapshot is None:
+            return LakePlan(None, how, ())
+        every = projection(lake, known, self.place.spec.schema, None, schema)
+        statistics_of = [name for name, _, _ in predicates]
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
+        splits = tuple(s for file in files if may_match(file, predicates, every.schema) for s in file.splits())
+        held = (described if snapshot_id is None else described_then)(self.place, snapshot)
+        return LakePlan(held, how, splits)
+
+    def scan_files(
+        self, *, snapshot_id: int, columns: Sequence[str], schema: TableSchema, statistics_of: Sequence[str] = ()
+    ) -> LakeScan:
+        table = self._require_table(f"no snapshot {snapshot_id}")
+        snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
+        lake = table.schema_of(snapshot)
+        known = paimon_columns(table.schema, self.place.spec)
+        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        every = projection(lake, known, self.place.spec.schema, None, schema)
+        files = scan_files(self.place, table, snapshot, lake, every, statistics_of)
+        return LakeScan(described_then(self.place, snapshot), how, tuple(files), same_by_name(table, how))
+
+    def read_split(
+        self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+    ) -> Iterator[pa.RecordBatch]:
+        return read_split(self.place.files_at(split.location), split, projection, filter=filter)
+
+    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
+        return read_plan(self.place.files_at, plan, filter=filter)
+
+    def read_offsets(
+        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
+        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
+
+    def metadata_table(self, name: str) -> pa.Table:
+        table = self.place.find()
+        if table is not None:
+            return metadata_table(self.place, table, name)
+        made = PaimonPlace(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made.create_or_adopt()
+        return metadata_table(made, made.require(), name).slice(0, 0)
+
+    def metadata_table_names(self) -> tuple[str, ...]:
+        return METADATA_TABLES
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        if not dry_run:
+            self.place.require_home("compaction")
+        if self.place.spec.primary_key:
+            return compact_keyed(self.place, dry_run=dry_run)
+        report, snapshot = compact_log(self.place, dry_run=dry_run)
+        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
+
+    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+        if not dry_run:
+            self.place.require_home("expiry")
+        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
+
+    def remove_orphans(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        if not dry_run:
+            self.place.require_home("removing orphans")
+        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
+
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
+        """Delete nothing: a Paimon snapshot is one small file."""
+        return []

@@ -1,0 +1,253 @@
+"""The data files of one bucket: its rows are written as Parquet files per partition value, straight from Arrow.
+
+Rows keep their offset order within a file, and the footer has the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows with a
+primary key are in the order of their keys instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.lake.model.values import LakeFile, WriteContext
+from streamhouse_spark.lake.offset_runs import OffsetRuns
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileShape, PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.reader import OffsetFile
+
+BUFFERED_BYTES_MAX = 256 << 20
+"""Bytes of rows that wait for their row group, over all open partitions."""
+OPEN_FILES_MAX = 100
+"""Unfinished files; the least recently used one is finished to open another."""
+PARTITIONS_MAX = 20_000
+"""Partition values whose rows wait; beyond, the file of the least recently used one is finished."""
+
+
+def write_files(
+    context: WriteContext,
+    shape: FileShape,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    batches: Iterable[tuple[int, pa.RecordBatch]],
+) -> list[LakeFile]:
+    """Write files as `LakeTable.write_files` does; ``shape`` is the lake's part of ``context``."""
+    splitter = Splitter(shape, context.schema.arrow, bucket)
+    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+        next_offset = offsets.start
+        for base_offset, batch in batches:
+            _require_next(context, bucket, next_offset, base_offset)
+            next_offset += batch.num_rows
+            for key, rows, positions in splitter.split(batch):
+                runs = (
+                    OffsetRuns.dense(base_offset, rows.num_rows)
+                    if positions is None
+                    else OffsetRuns.of(base_offset + positions)
+                )
+                writer.add(key, rows, runs)
+        _require_next(context, bucket, offsets.end, next_offset)
+        return writer.close()
+
+
+def rewrite_files(
+    context: WriteContext,
+    shape: FileShape,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    batches: Iterable[tuple[OffsetFile, pa.RecordBatch]],
+) -> list[LakeFile]:
+    """Write rows of several files of one partition again, each batch with the file it was read from, in row order.
+
+    ``offsets`` is a range that holds all of theirs.
+    """
+    splitter = Splitter(shape, context.schema.arrow, bucket)
+    done: dict[str, int] = {}
+    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+        for file, batch in batches:
+            position = done.get(file.location, 0)
+            done[file.location] = position + batch.num_rows
+            runs = file.runs.rows(position, position + batch.num_rows)
+            for key, rows, positions in splitter.split(batch):
+                writer.add(key, rows, runs if positions is None else OffsetRuns.of(runs.offsets()[positions]))
+        return writer.close()
+
+
+def write_rows(
+    context: WriteContext,
+    shape: FileShape,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    batches: Iterable[pa.RecordBatch],
+) -> list[LakeFile]:
+    """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those of the changes
+    behind them.
+    """
+    splitter = Splitter(shape, context.schema.arrow, bucket)
+    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+        for batch in batches:
+            for key, rows, _ in splitter.split(batch):
+                writer.add(key, rows, None)
+        return writer.close()
+
+
+def _require_next(context: WriteContext, bucket: int, expected: int, found: int) -> None:
+    if found != expected:
+        raise CorruptDataError(
+            f"bucket {bucket} of table {context.table_uuid}: rows continue at offset {found}, expected {expected}; "
+            "run streamhouse verify"
+        )
+
+
+class Splitter:
+    """Cuts batches by partition value and brings them into the types of the data files."""
+
+    def __init__(self, shape: FileShape, table_schema: pa.Schema, bucket: int) -> None:
+        self._shape = shape
+        self._bucket = bucket
+        self._missing_columns = [name for name in shape.file_schema.names if name not in set(table_schema.names)]
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
+        """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
+        if batch.num_rows == 0:
+            return
+        rows = self._in_file_types(batch)
+        codes = np.zeros(batch.num_rows, dtype=np.int64)
+        values: list[tuple[pa.Array, int]] = []
+        for part in self._shape.partition_parts:
+            column = rows.column(part.source)
+            if part.is_bucket:
+                # Only nulls differ: Iceberg leaves them without a bucket, the log keeps them in bucket 0.
+                if self._bucket != 0 or column.null_count == 0:
+                    values.append((None, 1))
+                    continue
+                column = column.is_null().cast(pa.int8())
+            encoded = column.dictionary_encode(null_encoding="encode")
+            size = len(encoded.dictionary)
+            codes = codes * size + encoded.indices.to_numpy(zero_copy_only=False)
+            values.append((encoded.dictionary, size))
+        yield from self._groups(rows, codes, values)
+
+    def _groups(
+        self, rows: pa.RecordBatch, codes: Any, values: list[tuple[pa.Array, int]]
+    ) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
+        if int(codes[0]) == int(codes[-1]) and bool((codes == codes[0]).all()):
+            yield self._key(int(codes[0]), values), rows, None
+            return
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        ends = np.cumsum(np.bincount(inverse)).tolist()
+        for code, start, end in zip(distinct.tolist(), [0, *ends[:-1]], ends, strict=True):
+            positions = order[start:end]
+            # Rows of their own, not a slice: a slice that waits would keep the whole batch in memory.
+            yield self._key(code, values), rows.take(pa.array(positions)), positions
+
+    def _key(self, code: int, values: list[tuple[pa.Array, int]]) -> PartitionKey:
+        parts: list[bytes | None] = []
+        for part, (dictionary, size) in zip(reversed(self._shape.partition_parts), reversed(values), strict=True):
+            code, index = divmod(code, size)
+            if part.is_bucket:
+                is_null = dictionary is not None and dictionary[index].as_py() == 1
+                parts.append(None if is_null else part.encoded(pa.scalar(self._bucket, pa.int32())))
+            else:
+                parts.append(part.encoded(dictionary[index]))
+        return tuple(reversed(parts))
+
+    def _in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self._shape.file_schema
+        columns = []
+        for field in schema:
+            if field.name in self._missing_columns:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+                continue
+            column = batch.column(field.name)
+            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _BucketWriter:
+    """The unfinished files of one bucket, one per partition value.
+
+    Rows wait in memory until a row group is worth writing; a file is opened with its first row group.
+    """
+
+    def __init__(
+        self,
+        context: WriteContext,
+        shape: FileShape,
+        files: FileAccess,
+        ids: Ids,
+        bucket: int,
+        offsets: OffsetRange,
+    ) -> None:
+        self._context = context
+        self._shape = shape
+        self._files = files
+        self._ids = ids
+        self._bucket = bucket
+        self._offsets = offsets
+        self._waiting: dict[PartitionKey, PartitionFile] = {}
+        self._written: list[LakeFile] = []
+        self._buffered_bytes = 0
+        self._num_open = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
+        for file in self._waiting.values():
+            file.abandon(exc)
+        self._waiting.clear()
+
+    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None) -> None:
+        file = self._waiting.pop(key, None) or self._opened(key)
+        self._waiting[key] = file  # the most recently used is last
+        self._buffered_bytes += file.add(rows, runs)
+        if file.row_group_is_full:
+            self._write_row_group(file)
+        if self._buffered_bytes > BUFFERED_BYTES_MAX:
+            self._relieve()
+        if len(self._waiting) > PARTITIONS_MAX:
+            self._close(next(iter(self._waiting)))
+
+    def close(self) -> list[LakeFile]:
+        for key in list(self._waiting):
+            self._close(key)
+        self._written.sort(key=lambda f: (f.offsets.start, f.location))
+        return self._written
+
+    def _opened(self, key: PartitionKey) -> PartitionFile:
+        suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
+        return PartitionFile(self._context, self._shape, self._files, self._bucket, key, self._offsets, suffix)
+
+    def _relieve(self) -> None:
+        """Write the largest row groups, until half of the room is free again."""
+        for file in sorted(self._waiting.values(), key=lambda f: f.buffered_bytes, reverse=True):
+            if self._buffered_bytes <= BUFFERED_BYTES_MAX // 2:
+                return
+            self._write_row_group(file)
+
+    def _write_row_group(self, file: PartitionFile) -> None:
+        if not file.is_open:
+            while self._num_open >= OPEN_FILES_MAX:
+                self._close(next(key for key, other in self._waiting.items() if other.is_open))
+            self._num_open += 1
+        self._buffered_bytes -= file.write_row_group()
+        if file.size_bytes >= self._context.target_file_bytes:
+            self._close(file.key)
+
+    def _close(self, key: PartitionKey) -> None:
+        file = self._waiting.pop(key)
+        self._num_open -= file.is_open
+        self._buffered_bytes -= file.buffered_bytes
+        self._written.append(file.close())

@@ -1,0 +1,149 @@
+"""Compaction of a log table's lake, whatever its format: the small files to join, and writing them as one.
+
+Neighbours in offset order are joined, with nothing of their bucket and partition in between. So the offsets of all rows
+are known afterwards as before, and a range that the hot log no longer has is read from fewer files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
+from streamhouse_spark.lake.parquet.file_writer import FileShape
+from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
+
+COMPACT_FILES_MIN = 5
+"""Fewest small neighbours that are worth a rewrite."""
+COMPACT_BYTES_MAX = 1 << 30
+"""Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
+
+
+class _HasSize(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_HasSize)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A data file of a snapshot."""
+
+    location: str
+    size_bytes: int
+    num_rows: int
+    place: tuple[object, ...]
+    """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactGroup:
+    """Neighbouring files of one bucket and partition, in offset order, to become one."""
+
+    bucket: int
+    files: tuple[OffsetFile, ...]
+    stored: tuple[StoredFile, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.stored)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.stored)
+
+
+def plan_groups(
+    stored: Sequence[StoredFile],
+    footer: Callable[[str], OffsetFile | None],
+    *,
+    target_bytes: int,
+    files_min: int,
+) -> list[CompactGroup]:
+    """Return runs of at least ``files_min`` small files whose offset ranges follow each other, of `COMPACT_BYTES_MAX`
+    in all.
+
+    ``footer`` returns the offsets of a file, and None for one of another engine, which is left alone. It is called only
+    where a bucket and partition has enough small files.
+    """
+    candidates = list(_candidates(stored, target_bytes, files_min))
+    by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
+    found = in_parallel(footer, [file.location for file in candidates])
+    for file, offsets in zip(candidates, found, strict=True):
+        if offsets is not None:
+            by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
+    groups = (group for place in by_place.values() for group in _groups(place, target_bytes, files_min))
+    return list(within_budget(groups))
+
+
+def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
+    """Return the first groups, of `COMPACT_BYTES_MAX` together: one at least."""
+    num_bytes = 0
+    for group in groups:
+        num_bytes += group.size_bytes
+        if num_bytes > group.size_bytes and num_bytes > COMPACT_BYTES_MAX:
+            return
+        yield group
+
+
+def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
+    small: dict[tuple[object, ...], int] = {}
+    for file in stored:
+        small[file.place] = small.get(file.place, 0) + (file.size_bytes < target_bytes // 2)
+    return (file for file in stored if small[file.place] >= files_min)
+
+
+def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int) -> Iterator[CompactGroup]:
+    place.sort(key=lambda pair: pair[1].runs.range.start)
+    run: list[tuple[StoredFile, OffsetFile]] = []
+    for pair in place:
+        is_small = pair[0].size_bytes < target_bytes // 2
+        run_bytes = sum(file.size_bytes for file, _ in run)
+        follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
+        if run and (not is_small or not follows or run_bytes + pair[0].size_bytes > target_bytes):
+            yield from _worth_it(run, files_min)
+            run = []
+        if is_small:
+            run.append(pair)
+    yield from _worth_it(run, files_min)
+
+
+def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+    """Return the run without files at the start that are as large as all behind them: a row is rewritten a few times in
+    its life, and not in every compaction, while the number of files grows with the logarithm of their size.
+    """
+    sizes = [file.size_bytes for file, _ in run]
+    while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):
+        run, sizes = run[1:], sizes[1:]
+    if len(run) >= files_min:
+        yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
+
+
+def merge_group(
+    group: CompactGroup,
+    context: WriteContext,
+    shape: FileShape,
+    projection: LakeProjection,
+    files: FileAccess,
+    ids: Ids,
+) -> list[LakeFile]:
+    """Write the group's rows in offset order, with their offsets in the footer. ``shape`` is the context's own."""
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        for file, stored in zip(group.files, group.stored, strict=True):
+            split = LakeSplit(file.location, stored.size_bytes, stored.num_rows)
+            for batch in read_split(files, split, projection):
+                yield file, batch
+
+    offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
+    return rewrite_files(context, shape, files, ids, group.bucket, offsets, batches())

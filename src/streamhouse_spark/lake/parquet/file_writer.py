@@ -1,0 +1,295 @@
+"""One Parquet data file of a lake table of any format, and the facts of the table that its writer needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.lake.model.values import LakeFile, WriteContext
+from streamhouse_spark.lake.offset_runs import OffsetRuns
+from streamhouse_spark.lake.parquet.access import CountingSink, FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.footer_seal import close_sealed
+from streamhouse_spark.lake.parquet.reader import (
+    BUCKET_KEY,
+    FIELD_ID,
+    FIELD_IDS_KEY,
+    OFFSETS_KEY,
+    SORTED_BY_KEY,
+    TABLE_KEY,
+    field_ids_text,
+)
+
+ROW_GROUP_ROWS_MAX = 1 << 20
+ROW_GROUP_BYTES_MAX = 96 << 20
+
+_KEYED_NAME = re.compile(r"[0-9]{5}-[0-9]{20}-[0-9a-f]{32}\.parquet")
+
+PartitionKey: TypeAlias = tuple[bytes | None, ...]
+"""The values of the partition fields in the lake's binary form; None for null."""
+
+
+class PartitionPart(Protocol):
+    """One field of the lake's partitioning."""
+
+    @property
+    def source(self) -> str:
+        """The column of the field's values."""
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether the value is the rows' bucket, null for a null column; else it is the column's value itself."""
+
+    def encoded(self, value: pa.Scalar) -> bytes | None: ...
+
+
+class FileShape(Protocol):
+    """The facts of the lake table that a task needs to write its files."""
+
+    @property
+    def data_location(self) -> str:
+        """The folder of the data files, or the folder above theirs."""
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns of a data file, each with its field id."""
+
+    @property
+    def schema_id(self) -> int: ...
+
+    @property
+    def spec_id(self) -> int: ...
+
+    @property
+    def partition_parts(self) -> Sequence[PartitionPart]: ...
+
+    @property
+    def file_prefix(self) -> str:
+        """The beginning of the files' names."""
+
+    @property
+    def writer_options(self) -> Mapping[str, Any]:
+        """Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
+
+    def directory(self, key: PartitionKey, bucket: int) -> str:
+        """Return the location of the files of a partition and bucket."""
+
+    def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
+        """Return statistics from a footer, as in `LakeFile.columns`."""
+
+
+def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, Any]:
+    """Return the writer options of all data files of the package, beside their compression."""
+    return {
+        "compression": "none" if codec == "uncompressed" else codec,
+        "compression_level": level,
+        "store_schema": False,
+        "store_decimal_as_integer": True,
+        "write_page_checksum": True,
+        "write_page_index": True,  # readers of a range skip pages
+    }
+
+
+def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> list[int]:
+    """Return the field ids of the columns named, without regard to case, or of all."""
+    ids = [int(field.metadata[FIELD_ID]) for field in file_schema]
+    if names is None:
+        return ids
+    found = dict(zip((field.name.casefold() for field in file_schema), ids, strict=True))
+    return [found[name.casefold()] for name in names]
+
+
+def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
+    """Whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
+    name = location.rpartition("/")[2]
+    if not is_own_name(name):
+        return False
+    parts = _name_parts(name)
+    return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
+
+
+def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
+    """Return the bucket of a file and a range that holds its offsets, by its name; None for a file of another
+    engine.
+    """
+    name = location.rpartition("/")[2]
+    if not is_own_name(name):
+        return None
+    parts = _name_parts(name)
+    return int(parts[0]), OffsetRange(int(parts[1]), int(parts[2]))
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a name is one of this package's, of a file with offsets."""
+    parts = _name_parts(name)
+    return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
+
+
+def _name_parts(name: str) -> list[str]:
+    """Return bucket, first offset, end of the range, and the rest, from the name of one of the package's files."""
+    return name.removeprefix("data-").split("-")
+
+
+def written_up_to(location: str) -> tuple[int, int] | None:
+    """Return the bucket of one of the package's files, and the end of the range of offsets that it was written for;
+    None for others.
+    """
+    parts = _name_parts(location.rpartition("/")[2])
+    numbers = [int(part) for part in parts[:-1] if part.isdigit()]
+    is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)
+    return (numbers[0], numbers[-1]) if is_own else None
+
+
+def is_keyed_file(location: str) -> bool:
+    """Whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
+    return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
+
+
+class PartitionFile:
+    """A data file of one partition value, created with its first row group.
+
+    Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader knows
+    without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have no
+    offsets in the lake: the name of their file holds only the end, and the footer names the columns that they are
+    sorted by.
+    """
+
+    def __init__(
+        self,
+        context: WriteContext,
+        shape: FileShape,
+        files: FileAccess,
+        bucket: int,
+        key: PartitionKey,
+        offsets: OffsetRange,
+        name_suffix: str,
+    ) -> None:
+        self._offsets = offsets
+        self._context = context
+        self._shape = shape
+        self._files = files
+        self._bucket = bucket
+        self.key = key
+        self._name_suffix = name_suffix
+        self._rows: list[pa.RecordBatch] = []
+        self._num_buffered = 0
+        self._num_rows = 0
+        self.buffered_bytes = 0
+        self._runs: list[OffsetRuns] = []
+        self._stack = ExitStack()
+        self._sink: CountingSink | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._location = ""
+        self._footers: list[pq.FileMetaData] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def size_bytes(self) -> int:
+        return self._sink.size_bytes if self._sink else 0
+
+    @property
+    def row_group_is_full(self) -> bool:
+        return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
+
+    def add(self, rows: pa.RecordBatch, runs: OffsetRuns | None) -> int:
+        """Add rows; ``runs`` are their offsets, if they have some.
+
+        Returns the bytes that now wait for their row group because of these rows.
+        """
+        num_bytes: int = rows.nbytes
+        self._rows.append(rows)
+        self._num_buffered += rows.num_rows
+        self._num_rows += rows.num_rows
+        self.buffered_bytes += num_bytes
+        if runs is not None:
+            self._runs.append(runs)
+        if len(self._runs) >= 64:
+            self._runs = [OffsetRuns.concat(self._runs)]
+        return num_bytes
+
+    def write_row_group(self) -> int:
+        """Write the waiting rows as a row group. Returns the bytes that no longer wait."""
+        if not self._rows:
+            return 0
+        table = pa.Table.from_batches(self._rows, schema=self._shape.file_schema)
+        self._opened_writer().write_table(table, row_group_size=table.num_rows)
+        written_bytes = self.buffered_bytes
+        self._rows.clear()
+        self._num_buffered = self.buffered_bytes = 0
+        return written_bytes
+
+    def close(self) -> LakeFile:
+        try:
+            return self._finished()
+        except BaseException as error:
+            self.abandon(error)
+            raise
+
+    def _finished(self) -> LakeFile:
+        self.write_row_group()
+        offsets, described = (
+            self._offsets,
+            {SORTED_BY_KEY: field_ids_text(field_ids(self._shape.file_schema, self._context.primary_key))},
+        )
+        if not self._context.primary_key:
+            runs = OffsetRuns.concat(self._runs)
+            offsets, described = runs.range, {OFFSETS_KEY: runs.to_text()}
+        described = {
+            TABLE_KEY: self._context.table_uuid,
+            BUCKET_KEY: str(self._bucket),
+            FIELD_IDS_KEY: field_ids_text(field_ids(self._shape.file_schema)),
+            **described,
+        }
+        writer = self._opened_writer()
+        assert self._sink is not None
+        with self._stack:
+            close_sealed(writer, self._sink, described)
+        return LakeFile(
+            location=self._location,
+            bucket=self._bucket,
+            offsets=offsets,
+            num_rows=self._num_rows,
+            size_bytes=self.size_bytes,
+            schema_id=self._shape.schema_id,
+            spec_id=self._shape.spec_id,
+            partition=self.key,
+            columns=self._shape.statistics(self._footers[0]),
+            split_offsets=_split_offsets(self._footers[0]),
+        )
+
+    def abandon(self, error: BaseException | None) -> None:
+        """Give up the file, without leaving one if the storage allows it; otherwise it is an orphan."""
+        failure = error or RuntimeError("the file was abandoned")
+        if self._writer is not None:
+            self._writer.is_open = False  # else it complains when it is collected
+        self._stack.__exit__(type(failure), failure, failure.__traceback__)
+
+    def _opened_writer(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
+            name = self._shape.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])
+            self._location = f"{self._shape.directory(self.key, self._bucket)}/{name}"
+            self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._shape.file_schema,
+                metadata_collector=self._footers,
+                **self._shape.writer_options,
+            )
+        return self._writer
+
+
+def _split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
+    offsets = []
+    for i in range(footer.num_row_groups):
+        column = footer.row_group(i).column(0)
+        offsets.append(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
+    return tuple(offsets)

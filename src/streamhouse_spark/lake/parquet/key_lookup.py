@@ -1,0 +1,102 @@
+"""Search for rows with given keys in the data files of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.keys.collapsed_changes import KeySet
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.reader import deleted_positions, read_numbered
+
+Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.zeros(0, np.int64)
+PROBE_VALUES_MAX = 50_000
+"""Arrow hashes the values anew for each batch: with more of them, a search for whole keys at once is as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProbe:
+    """A column of the key and its values in the given keys: rows with another value need not be encoded as keys."""
+
+    place: int
+    """Index of the column in the key."""
+    values: pa.Array
+
+
+def best_probe(columns: Sequence[pa.Array]) -> KeyProbe | None:
+    """Return the column of these keys that tells most; None if none does.
+
+    Not one of floating point: zeros of both signs, and all NaNs, are the same key and different values.
+    """
+    distinct = [
+        KeyProbe(place, column.unique())
+        for place, column in enumerate(columns)
+        if not pa.types.is_floating(column.type)
+    ]
+    best = max(distinct, key=lambda probe: len(probe.values), default=None)
+    return best if best is not None and len(best.values) <= PROBE_VALUES_MAX else None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of one data file that have one of the keys and were not deleted yet."""
+
+    file: LiveFile
+    deleted: Positions
+    """All row numbers for the data file's own file of deleted positions: the found ones and the older."""
+    key_places: Positions
+    """For each found row the index of its key among the given keys."""
+
+
+def find_rows(
+    files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyProbe | None = None
+) -> FoundRows | None:
+    """Find the rows to delete in a file; None if there is none. ``projection`` is of the key columns, in the order of
+    the key.
+
+    Every row with one of the keys is found, however many there are, so rows that another engine added twice go, and
+    rows that it deleted are not missed. Memory is bounded by a batch and the deleted positions.
+    """
+    split = LakeSplit(file.location, file.size_bytes, file.num_rows)
+    hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
+    found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
+    if not len(found):
+        return None
+    older = deleted_positions(files, file.location, file.own_deletes)
+    gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
+    is_left = ~is_in_sorted(found, gone)
+    found, places = found[is_left], places[is_left]
+    if not len(found):
+        return None
+    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
+
+
+def _hits(
+    numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
+) -> tuple[Positions, Positions]:
+    """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""
+    if probe is not None:
+        places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
+        if not len(places):
+            return _NONE, _NONE
+        numbers, rows = numbers[places.to_numpy()], rows.take(places)
+    is_hit, key_places = keys.find(rows.columns)
+    return numbers[is_hit], key_places
+
+
+def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
+    """Return which of the values are among the ascending ones."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.searchsorted(ascending, values)
+    places[places == len(ascending)] = 0
+    same: npt.NDArray[np.bool_] = ascending[places] == values
+    return same

@@ -1,0 +1,132 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of any split of a lake: a data file as it is, or files of keyed rows that are merged while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.slicing import taken_rows
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
+from streamhouse_spark.lake.parquet import reader as parquet_read
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.key_cursor import KeyCursor
+from streamhouse_spark.lake.parquet.reader import read_row_groups
+from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+def read_split(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a split, with exactly the projection's columns and types.
+
+    In file order, or of merged files in the order of the keys, each once. Memory is bounded by a batch, of merged files
+    by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be read.
+    """
+    if split.merge is None:
+        yield from parquet_read.read_split(files, split, projection, filter=filter)
+        return
+    merged = NewestRows(files, split.merge, projection)
+    for rows in merged.batches():
+        wanted = rows.select(list(range(len(projection.schema.columns))))
+        # A row that the filter does not want still takes the place of an older one: so it comes last.
+        if filter is not None:
+            yield from matching(pa.Table.from_batches([wanted]), filter).to_batches()
+        elif wanted.num_rows:
+            yield wanted
+
+
+def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
+    """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
+    if split.merge is None:
+        return parquet_read.read_whole(files, split, projection, filter=filter)
+    return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
+
+
+class NewestRows:
+    """Files of keyed rows merged into one sequence: of each key the row with the largest sequence number, unless it
+    deletes.
+
+    The files are read side by side in the order of their keys, so memory is bounded by a row group of each.
+    """
+
+    def __init__(self, files: FileAccess, merge: MergedFiles, projection: LakeProjection) -> None:
+        self._files = files
+        self._merge = merge
+        self.projection = _with_columns(projection, merge.by)
+        """The projection that is read: the columns asked for, then missing ones of the key, of the sequence and of the
+        kind."""
+        fields = list(self.projection.field_ids)
+        *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
+        self._key_places = key
+        self.num_read = 0
+        self.num_tied = 0
+        """Keys of which two rows have the largest number, so that the newest one is unknown."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
+        cursors = [KeyCursor(self._rows(file), self._key_places, file.location) for file in self._merge.files]
+        while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
+            bound = min(cursor.last_key for cursor in cursors)
+            parts = [cursor.take_with_keys(bound) for cursor in cursors]
+            for rows in self._newest([part for part in parts if part[0].num_rows]):
+                if rows.num_rows:
+                    yield rows
+
+    def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
+        live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
+        for batch in read_row_groups(self._files, live, self.projection, file.field_names):
+            if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
+                raise CorruptDataError(
+                    f"lake file {file.location} has rows without a key, a sequence number or a kind; restore it, or "
+                    "rewrite it with the engine that wrote it"
+                )
+            self.num_read += batch.num_rows
+            yield batch
+
+    def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
+        """Return the newest row of each key, in the order of the keys, without those that delete it."""
+        if len(parts) == 1:
+            yield _without_deletions(parts[0][0], self._kind)
+            return
+        keys = pa.concat_arrays([keys for _, keys in parts])
+        sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
+        by_age = np.argsort(sequences, kind="stable")
+        order, is_first = sorted_places(keys.take(pa.array(by_age)))
+        ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
+        older = by_age[order[np.maximum(ends - 1, 0)]]
+        is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
+        self.num_tied += int(np.count_nonzero(is_tied))
+        both = pa.Table.from_batches([rows for rows, _ in parts])
+        for rows in taken_rows(both, by_age[order[ends]], distinct=True).to_batches():
+            yield _without_deletions(rows, self._kind)
+
+
+def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
+    """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
+    missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
+    # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
+    taken = {name.casefold() for name in projection.schema.names}
+    names = [by.schema.names[i] for i in missing]
+    names = [f"_KEY_{name}" if name.casefold() in taken else name for name in names]
+    columns = (*projection.schema.columns, *(by.schema.columns[i] for i in missing))
+    named = (*projection.schema.names, *names)
+    renumbered = tuple(Column(i, n, c.type, c.nullable) for i, (n, c) in enumerate(zip(named, columns, strict=True)))
+    return LakeProjection(
+        TableSchema(renumbered),
+        (*projection.field_ids, *(by.field_ids[i] for i in missing)),
+        (*projection.lake_names, *(by.lake_names[i] for i in missing)),
+    )
+
+
+def _without_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
+    kinds = rows.column(kind_place).to_numpy()
+    kept = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
+    return rows if kept.all() else rows.filter(pa.array(kept))

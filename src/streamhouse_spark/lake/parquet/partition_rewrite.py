@@ -1,0 +1,116 @@
+"""Dropping partitions of a log's lake table, whatever its format: the retries, and the rows of a file that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
+from streamhouse_spark.lake.parquet.file_writer import FileShape, named_offsets
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_split
+from streamhouse_spark.query.partition_match import PartitionMatches
+
+ATTEMPTS_MAX: Final = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """A data file of which some rows go and the others stay."""
+
+    split: LakeSplit
+    offsets: OffsetFile
+    first_kept: int
+
+    @property
+    def kept_rows(self) -> int:
+        return self.offsets.runs.num_rows - self.first_kept
+
+
+def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
+    """Call ``drop``, and again if another writer was faster; returns its result. Raises `CommitConflictError`."""
+    for attempt in range(ATTEMPTS_MAX):
+        world.wait_to_retry(attempt)
+        try:
+            return drop()
+        except CommitConflictError as error:
+            conflict = error
+    raise CommitConflictError(
+        f"lake table {lake}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); nothing of {chosen} was "
+        "dropped, try again"
+    )
+
+
+def first_kept(
+    files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
+) -> tuple[int, OffsetFile | None]:
+    """Return the first row of a file that stays, and the file's offsets if they had to be read.
+
+    Files of other engines go whole, and so do those of a table that had the lake before: only the footer tells those
+    from the table's own. Where no offsets go, no footer is read.
+    """
+    named = named_offsets(location)
+    if named is None or named[1].end <= below.get(named[0], 0):
+        return num_rows, None
+    if not below:
+        return 0, None
+    found = offset_file(files_at(location), location, writers)
+    if found is None:
+        return num_rows, None
+    return found.runs.rows_below(below.get(found.bucket, 0)), found
+
+
+def is_foreign(location: str) -> bool:
+    """Whether a file is certainly another engine's: its rows have no offsets."""
+    return named_offsets(location) is None
+
+
+def rewritten(
+    cut: CutFile,
+    context: WriteContext,
+    shape: FileShape,
+    projection: LakeProjection,
+    files_at: FilesAt,
+    files: FileAccess,
+    ids: Ids,
+) -> list[LakeFile]:
+    """Write the rows of a file that stay, with their offsets, to files of their own, which ``files`` reaches."""
+    kept = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        position = 0
+        for batch in read_split(files_at(cut.split.location), cut.split, projection):
+            skipped = min(max(cut.first_kept - position, 0), batch.num_rows)
+            position += batch.num_rows
+            if skipped < batch.num_rows:
+                yield kept, batch.slice(skipped)
+
+    written = rewrite_files(context, shape, files, ids, kept.bucket, kept.runs.range, batches())
+    if sum(f.num_rows for f in written) != kept.runs.num_rows:
+        raise CommitConflictError(
+            f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "
+            "streamhouse verify"
+        )
+    return written
+
+
+def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, int]) -> None:
+    """Require that all rows to drop are in the lake: else they would come back with the next round.
+
+    ``held`` are the offsets that it holds. Raises `LakeRolledBackError`.
+    """
+    behind = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
+    if behind:
+        raise LakeRolledBackError(
+            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
+            "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
+            "then drop the partition again"
+        )

@@ -1,0 +1,477 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reading data files with Arrow alone: columns by field id, casts to the table's types, deleted positions, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.slicing import compacted, taken_rows
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    LakeMismatchError,
+    ObjectNotFoundError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+)
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjection, LakeSplit
+from streamhouse_spark.lake.offset_runs import OffsetRuns
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
+from streamhouse_spark.query import row_selection
+
+TABLE_KEY = "streamhouse.table"
+BUCKET_KEY = "streamhouse.bucket"
+OFFSETS_KEY = "streamhouse.offsets"
+FIELD_IDS_KEY = "streamhouse.field-ids"
+SORTED_BY_KEY = "streamhouse.sorted-by"
+"""Footer key with the field ids of the primary key, if the rows are in its order."""
+DELETED_KEY = "streamhouse.deleted"
+"""Footer key with the number of positions of a file of deleted positions: nothing else checks that, and fewer positions
+would mean more rows."""
+FIELD_ID = b"PARQUET:field_id"
+BATCH_ROWS = 1 << 16
+BATCH_BYTES_MAX = 128 << 20
+FilesAt = Callable[[str], FileAccess]
+"""Returns the access to the files around a location."""
+_DAMAGE = (pa.ArrowException, ValueError, OSError)
+"""Errors of Arrow on bytes that are not the expected Parquet."""
+
+
+def read_split(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a split in file order, with exactly the projection's columns and types.
+
+    Raises `SnapshotExpiredError` if the file is gone, `CorruptDataError` if it cannot be read.
+    """
+    return _read(files, split, projection, filter, whole=False)
+
+
+def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
+    """Read the rows of `read_split` at once and with all of Arrow's threads."""
+    batches = _read(files, split, projection, filter, whole=True)
+    return pa.Table.from_batches(batches, schema=projection.schema.arrow)
+
+
+def _read(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, *, whole: bool
+) -> Iterator[pa.RecordBatch]:
+    with _opened(files, split.location) as file:
+        columns = _FileColumns(file, split.location, projection, split.field_names)
+        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        _require_rows(file, split, groups)
+        deleted = deleted_positions(files, split.location, split.position_deletes)
+        position = _rows_before(file, groups)
+        for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
+            rows = columns.project(batch)
+            gone = _dropped(deleted, position, rows.num_rows)
+            position += rows.num_rows
+            rows = rows if gone is None else row_selection.without(rows, gone)
+            if filter is not None:
+                yield from row_selection.matching(pa.Table.from_batches([rows]), filter).to_batches()
+            elif rows.num_rows:
+                yield rows
+
+
+def read_numbered(
+    files: FileAccess, split: LakeSplit, projection: LakeProjection
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Read the batches of `read_split`, each with the row numbers in the file."""
+    with _opened(files, split.location) as file:
+        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        position = _rows_before(file, groups)
+    deleted = deleted_positions(files, split.location, split.position_deletes)
+    for batch in _read(files, replace(split, position_deletes=()), projection, None, whole=False):
+        gone = _dropped(deleted, position, batch.num_rows)
+        numbers = np.arange(position, position + batch.num_rows)
+        position += batch.num_rows
+        if gone is None:
+            yield numbers, batch
+        elif not gone.all():
+            yield numbers[~gone], row_selection.without(batch, gone)
+
+
+def read_row_groups(
+    files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a file that are not deleted, in its order; memory is bounded by one row group."""
+    with _opened(files, file.location) as opened:
+        _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
+        num_groups = opened.num_row_groups
+    for group in range(num_groups):
+        part, deletes = (group, group + 1), file.deletes
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, part, deletes, field_names=field_names)
+        yield from read_split(files, split, projection)
+
+
+def owner_of(files: FileAccess, location: str) -> str | None:
+    """Return the uuid of the table that wrote the file; None if another engine did."""
+    with _opened(files, location) as file:
+        found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
+    return None if found is None else str(found, "utf-8", "replace")
+
+
+def sorted_by(files: FileAccess, location: str) -> str | None:
+    """Return the field ids by which the file's rows are sorted, from its footer; None for a file that another engine
+    wrote.
+    """
+    with _opened(files, location) as file:
+        found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
+    return None if found is None else str(found, "utf-8", "replace")
+
+
+def has_whole_footer(files: FileAccess, location: str) -> bool:
+    """Whether the file has a checksum of its footer and page index, as the package's files do, and matches it.
+
+    Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is gone.
+    """
+    try:
+        with files.open_input(location) as source:
+            return is_whole(source, location)
+    except ObjectNotFoundError as error:
+        raise _expired(location) from error
+    except _DAMAGE as error:
+        raise _damaged(location, error) from error
+
+
+def _rows_before(file: pq.ParquetFile, groups: range) -> int:
+    return sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+
+
+class _FileColumns:
+    """The projection's columns in one file, and their conversion to the table's types."""
+
+    def __init__(
+        self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
+    ) -> None:
+        file_schema = file.schema_arrow
+        by_id = {
+            int(field.metadata[FIELD_ID]): field.name
+            for field in file_schema
+            if field.metadata and FIELD_ID in field.metadata
+        }
+        written = (file.metadata.metadata or {}).get(FIELD_IDS_KEY.encode())
+        if written is not None and written != field_ids_text(by_id).encode():
+            raise CorruptDataError(
+                f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
+                "restore it, or build the lake anew from the log (streamhouse retier)"
+            )
+        if not by_id and field_names:
+            by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
+        if not by_id and None in projection.lake_names:
+            column = projection.schema.columns[projection.lake_names.index(None)].name
+            raise LakeMismatchError(
+                f"lake file {location} was written by another engine without field ids, and by its name alone column "
+                f"'{column}' cannot be told: columns of the table were renamed or dropped; rewrite the file there"
+            )
+        by_name = {name: name for name in file_schema.names} if not by_id else {}
+        self.schema: pa.Schema = projection.schema.arrow
+        self._sources = [
+            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
+            for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
+        ]
+        self.names = [name for name in self._sources if name is not None]
+        if not self.names:
+            # Something must be read to know how many rows there are: the narrowest column.
+            self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
+
+    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            pa.nulls(batch.num_rows, field.type) if source is None else _cast(batch.column(source), field.type)
+            for source, field in zip(self._sources, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def field_ids_text(field_ids: Iterable[int]) -> str:
+    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    return ",".join(str(field_id) for field_id in field_ids)
+
+
+def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
+    """Check that the footer has all rows: nothing else checks it, and a part of it reads as fewer rows."""
+    counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
+    if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
+        raise CorruptDataError(
+            f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
+            f"{split.num_rows}; restore it, or build the lake anew from the log (streamhouse retier)"
+        )
+
+
+def _cast(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return column if column.type.equals(wanted) else column.cast(wanted)
+
+
+def _width_bits(data_type: pa.DataType) -> int:
+    try:
+        return int(data_type.bit_width)
+    except ValueError:
+        return 1 << 20
+
+
+def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
+    try:
+        source = files.open_input(location)
+        return pq.ParquetFile(
+            source,
+            metadata=checked_footer(source, location),
+            pre_buffer=True,
+            page_checksum_verification=True,
+            read_dictionary=list(dictionaries),
+        )
+    except ObjectNotFoundError as error:
+        raise _expired(location) from error
+    except _DAMAGE as error:
+        raise _damaged(location, error) from error
+
+
+def _batches(
+    file: pq.ParquetFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
+) -> Iterator[pa.RecordBatch]:
+    expected = sum(file.metadata.row_group(i).num_rows for i in groups)
+    batches = file.iter_batches(
+        batch_size=_batch_rows(file, groups), row_groups=groups, columns=names, use_threads=threads
+    )
+    while True:
+        try:
+            batch = next(batches, None)
+        except ObjectNotFoundError as error:
+            raise _expired(location) from error
+        except _DAMAGE as error:
+            raise _damaged(location, error) from error
+        if batch is None:
+            break
+        expected -= batch.num_rows
+        yield batch
+    if expected:
+        raise CorruptDataError(
+            f"lake file {location}: {expected} rows of its row groups could not be read; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
+
+
+def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
+    """Return the rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one
+    batch.
+    """
+    found = [file.metadata.row_group(i) for i in groups]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in found), default=0)
+    return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
+
+
+def _expired(location: str) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
+        "it is missing then too, it was lost: restore it, or build the lake anew from the log (streamhouse retier)"
+    )
+
+
+def _damaged(location: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(
+        f"lake file {location} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+        "retier)"
+    )
+
+
+# -- deleted positions ------------------------------------------------------------------------------------------------
+
+
+def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the row numbers of a data file that files of deleted positions name, ascending, each once."""
+    found = [_positions_in(files, delete, location) for delete in deletes]
+    if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
+        return found[0]
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
+    try:
+        with _opened(files, delete, dictionaries=("file_path",)) as file:
+            is_own = _names_only(files, file, location)
+            table = file.read(columns=["pos"] if is_own else ["file_path", "pos"])
+            written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
+        if not is_own:
+            paths = table["file_path"].combine_chunks()
+            table = table.filter(pc.equal(paths.indices, _place_of(files, paths.dictionary, location)))
+        positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
+    except ObjectNotFoundError as error:
+        raise _expired(delete) from error
+    except (*_DAMAGE, KeyError) as error:
+        raise _damaged(delete, error) from error
+    if written is not None and written != str(len(positions)).encode():
+        raise CorruptDataError(
+            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
+    return positions
+
+
+def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
+    """Return the index of a data file among the names of data files; -1 if it is absent."""
+    which = pc.index_in(pa.array([location]), names)[0].as_py()
+    if which is None:
+        which = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
+    return int(which)
+
+
+def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
+    """Whether the footer tells that all positions are of this one data file."""
+    place = file.schema_arrow.get_field_index("file_path")
+    for i in range(file.num_row_groups):
+        found = file.metadata.row_group(i).column(place).statistics
+        if found is None or not found.has_min_max or found.min != found.max or not files.is_named(found.min, location):
+            return False
+    return True
+
+
+def _dropped(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> npt.NDArray[np.bool_] | None:
+    """Return which of these rows are deleted; None for none of them."""
+    first, last = np.searchsorted(deleted, [position, position + num_rows])
+    if first == last:
+        return None
+    mask = np.zeros(num_rows, np.bool_)
+    mask[deleted[first:last] - position] = True
+    return mask
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFile:
+    """A data file, the bucket it belongs to, and the offsets of its rows."""
+
+    location: str
+    bucket: int
+    runs: OffsetRuns
+
+
+def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
+    """Read the file's footer; None for a file that another engine wrote, or another table than the ``writers``."""
+    with _opened(files, location) as file:
+        metadata = file.metadata.metadata or {}
+        num_rows = file.metadata.num_rows
+    bucket, runs_text = metadata.get(BUCKET_KEY.encode()), metadata.get(OFFSETS_KEY.encode())
+    writer = str(metadata.get(TABLE_KEY.encode(), b""), "utf-8", "replace")
+    if bucket is None or runs_text is None or writer not in writers:
+        return None
+    runs = OffsetRuns.from_text(runs_text, where=location)
+    if runs.num_rows != num_rows:
+        raise CorruptDataError(
+            f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it, "
+            "or build the lake anew from the log (streamhouse retier)"
+        )
+    return OffsetFile(location, int(bucket), runs)
+
+
+def read_offsets(
+    files_at: FilesAt,
+    candidates: Sequence[OffsetFile],
+    bucket: int,
+    wanted: OffsetRange,
+    projection: LakeProjection,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read the rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
+
+    Raises `OffsetsTrimmedError` before the first row unless the files hold each of the offsets exactly once.
+    """
+    parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
+    parts = [(file, runs) for file, runs in parts if runs.num_rows]
+    _require_cover([runs for _, runs in parts], bucket, wanted)
+    return _merged(files_at, parts, wanted, projection)
+
+
+def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
+    starts = np.concatenate([np.zeros(0, np.int64), *(p.starts for p in parts)])
+    lengths = np.concatenate([np.zeros(0, np.int64), *(p.lengths for p in parts)])
+    order = np.argsort(starts)
+    ends = (starts + lengths)[order]
+    begins = starts[order]
+    boundaries = np.concatenate([begins, [wanted.end]]) == np.concatenate([[wanted.start], ends])
+    if not bool(boundaries.all()):
+        first = int(np.flatnonzero(~boundaries)[0])
+        at = int(ends[first - 1]) if first else wanted.start
+        raise OffsetsTrimmedError(
+            f"bucket {bucket}: offsets {wanted} were asked for, the lake's files hold them no longer exactly from "
+            f"{at} on (a partition was dropped, or another engine rewrote or deleted rows); start later, or set "
+            "failOnDataLoss=false to skip them"
+        )
+
+
+def _merged(
+    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    waiting = sorted(parts, key=lambda part: part[1].range.start)
+    cursors: list[_Cursor] = []
+    begin = wanted.start
+    while begin < wanted.end:
+        window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
+        while waiting and waiting[0][1].range.start < window.end:
+            file, runs = waiting.pop(0)
+            cursors.append(_Cursor(files_at(file.location), file, runs, projection))
+        pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
+        yield from _window(window, [(runs, cursor) for runs, cursor in pieces if runs.num_rows])
+        cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
+        begin = window.end
+
+
+def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, _Cursor]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    tables = [cursor.take(runs.num_rows) for runs, cursor in pieces]
+    rows = pa.concat_tables(tables)
+    if len(pieces) > 1:
+        offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
+        rows = taken_rows(rows, np.argsort(offsets, kind="stable"), distinct=True)
+    base = window.start
+    for batch in compacted(rows).to_batches():
+        yield base, batch
+        base += batch.num_rows
+
+
+class _Cursor:
+    """Reads the rows of one file that have the wanted offsets, a few at a time."""
+
+    def __init__(self, files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> None:
+        self.runs = runs
+        self._schema = projection.schema.arrow
+        first, last = file.runs.rows_of(runs.range)
+        self._rows = self._read(files, file.location, projection, first, last)
+        self._left: list[pa.RecordBatch] = []
+
+    def take(self, num_rows: int) -> pa.Table:
+        taken, count = [], 0
+        while count < num_rows:
+            batch = self._left.pop() if self._left else next(self._rows)
+            if count + batch.num_rows > num_rows:
+                keep = num_rows - count
+                self._left.append(batch.slice(keep))
+                batch = batch.slice(0, keep)
+            taken.append(batch)
+            count += batch.num_rows
+        return pa.Table.from_batches(taken, schema=self._schema)
+
+    @staticmethod
+    def _read(
+        files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
+    ) -> Iterator[pa.RecordBatch]:
+        with _opened(files, location) as file:
+            columns = _FileColumns(file, location, projection)
+            ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+            group_first = int(np.searchsorted(ends, first, side="right"))
+            group_last = int(np.searchsorted(ends, last, side="left")) + 1
+            position = int(ends[group_first - 1]) if group_first else 0
+            for batch in _batches(file, location, list(range(group_first, group_last)), columns.names):
+                start, end = max(first - position, 0), min(last - position, batch.num_rows)
+                position += batch.num_rows
+                if end > start:
+                    yield columns.project(batch.slice(start, end - start))

@@ -1,0 +1,47 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of a planned lake, whatever its format: all rows of a plan, or those with the offsets of a log range."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import may_hold
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
+    """Read all rows of a plan, as for `LakeTable.to_arrow`."""
+
+    def read(split: LakeSplit) -> pa.Table:
+        return read_whole(files_at(split.location), split, plan.projection, filter=filter)
+
+    tables = list(in_parallel(read, plan.splits))
+    empty = plan.projection.schema.arrow.empty_table()
+    return pa.concat_tables(tables) if tables else empty
+
+
+def read_log_range(
+    files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, wanted: OffsetRange
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read a log range as `LakeTable.read_offsets` does; ``plan`` is of the whole newest snapshot."""
+    splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
+    locations = list(dict.fromkeys(split.location for split in splits))
+
+    def footer(location: str) -> OffsetFile | None:
+        return offset_file(files_at(location), location, writers)
+
+    found = [file for file in in_parallel(footer, locations) if file is not None]
+    return read_offsets(files_at, found, bucket, wanted, plan.projection)
+
+
+def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
+    """Return the projection of the table's columns before there is a lake table."""
+    wanted = schema if columns is None else schema.select(columns)
+    return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)

@@ -1,0 +1,331 @@
+"""Moving a table's rows from the hot log into its lake, in rounds, each of them one lake snapshot.
+
+After a truncation the next round's snapshot drops all rows of the lake table, even if there is nothing to add.
+
+A round is planned from the offsets in the lake itself, written by tasks, and committed in the lake behind a fence: of
+several services that tier one table, one wins each round and the others plan again. The log then records the pair
+(snapshot, offsets). A crash between the two is repaired by the next round, which records the lake's newest snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+)
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.formats import file_shape, lake_library
+from streamhouse_spark.lake.healing import warn_of_healed
+from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
+from streamhouse_spark.lake.parquet.reader import FilesAt
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.plan import (
+    KEYED_ROUND_BYTES_PER_BUCKET_MAX,
+    ROUND_BYTES_PER_BUCKET_MAX,
+    TieringTask,
+    bases_of,
+    plan_tiering,
+    require_progress,
+    round_begin,
+)
+from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot
+from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+CONFLICTS_MAX = 20
+
+RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
+"""Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieringReport:
+    """The effect of one call. ``snapshots`` are those that it committed itself; others may have tiered as well."""
+
+    table: str
+    rows: int
+    """Rows written. With a primary key, those that the changes left."""
+    files: int
+    size_bytes: int
+    snapshots: tuple[int, ...]
+    conflicts: int
+    duration_ms: int
+    healed_rows: int = 0
+    """With a primary key, removed duplicates, which only other engines add: rows beyond one for each key.
+
+    Keys are looked at when they change."""
+
+
+class TieringJob:
+    """Tiers one table."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        lake: LakeTable,
+        *,
+        world: World | None = None,
+        bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+        is_before_drop: bool = False,
+    ) -> None:
+        """Prepare to tier one table. With ``is_before_drop`` the caller drops partitions next, perhaps those that a
+        lake which went back has again.
+        """
+        self._log = log
+        self._lake = lake
+        self._world = world or World()
+        self._bytes_per_bucket_max = bytes_per_bucket_max
+        self._is_before_drop = is_before_drop
+
+    def run(self, run_tasks: RunTasks) -> TieringReport:
+        """Tier every row that was committed before the call, in as many rounds as needed.
+
+        Safe at any time, any number of times at once. Raises `CommitConflictError` if others keep winning,
+        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
+        ``run_tasks``.
+        """
+        started_ms = self._world.clock.boot_ms()
+        self._lake.require_home("tiering")
+        state = self._refreshed()
+        targets = state.ends
+        done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
+        conflicts = 0
+        while any(targets.values()):
+            try:
+                finished = self._round(state, targets, run_tasks, done)
+            except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
+                # Somebody else tiered these rows, and perhaps trimmed them, or compacted and expired the files in
+                # which older rows were looked for: look again where the lake is.
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise
+                finished = False
+            except LakeRolledBackError:
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX or not self._was_replaced(self._log.state):
+                    raise
+                finished = False
+            if finished:
+                break
+            state = self._refreshed()
+        files = [file for _, written in done for file in written]
+        return TieringReport(
+            table=state.name,
+            rows=sum(file.num_left for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            snapshots=tuple(snapshot.id for snapshot, _ in done),
+            conflicts=conflicts,
+            duration_ms=self._world.clock.boot_ms() - started_ms,
+            healed_rows=_healed(files),
+        )
+
+    def _round(
+        self,
+        state: TableState,
+        targets: Mapping[int, int],
+        run_tasks: RunTasks,
+        done: list[tuple[LakeSnapshot, list[LakeFile]]],
+    ) -> bool:
+        """Commit one snapshot. Returns True if there was nothing left to do."""
+        self._lake = self._lake.with_state(state)
+        if state.lake is not None:  # never make a new table where one that holds rows has vanished
+            self._require_progress(state, state.lake)
+        self._fit_lake(state)
+        newest = self._lake.newest()
+        require_of_history(self._log, newest)
+        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
+            raise CommitConflictError(
+                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
+            )
+        if newest is not None and not is_ahead(newest, self._log.state):
+            self._record(newest)
+        offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
+        begin = round_begin(state, newest)
+        bases = bases_of(state, begin)
+        planned = self._planned(state, begin, targets, bases)
+        if not planned and not bases and state.begins_at(starts):
+            return True
+        context = self._lake.write_context()
+        live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
+        tasks = [
+            TieringTask(plan_range(state, bucket, wanted), context, live.get(bucket, ()))
+            for bucket, wanted in planned.items()
+        ]
+        tasks += [
+            TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
+            for base in bases.values()
+        ]
+        files = [file for written in run_tasks(tasks) for file in written]
+        new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
+        self._require_lake_of(state)
+        snapshot = self._lake.commit(
+            files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
+        )
+        if snapshot is not None:
+            done.append((snapshot, files))
+            warn_of_healed(state.name, _healed(files))
+            self._record(snapshot)
+        return False
+
+    def _was_replaced(self, state: TableState) -> bool:
+        return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
+
+    def _require_progress(self, state: TableState, recorded: LakePair) -> None:
+        held = self._lake.newest()
+        if not self._is_before_drop:
+            require_dropped(state, held)
+        try:
+            require_progress(recorded.offsets, held.offsets if held else {}, table=state.name)
+        except LakeRolledBackError:
+            if not self._was_replaced(state):
+                raise
+            logger.warning(
+                "table %s: another engine's commit took the place of lake snapshot %d; its rows are tiered again",
+                state.name,
+                recorded.snapshot_id,
+            )
+
+    def _planned(
+        self,
+        state: TableState,
+        begin: Mapping[int, int],
+        targets: Mapping[int, int],
+        bases: Collection[int],
+    ) -> dict[int, OffsetRange]:
+        is_keyed, bytes_max = bool(state.primary_key), self._bytes_per_bucket_max
+        if is_keyed:
+            bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
+        buckets = {bucket: log for bucket, log in state.buckets.items() if bucket not in bases}
+        return plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
+
+    def _live_files(
+        self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]
+    ) -> Mapping[int, tuple[LiveFile, ...]]:
+        """Return the files that may hold older rows of the round's keys: none if the round drops all rows of
+        the lake.
+        """
+        return self._lake.live_files(context, list(planned)) if state.primary_key else {}
+
+    def _fit_lake(self, state: TableState) -> None:
+        """Make the lake table exist, with the columns of the state that the round is planned from."""
+        try:
+            self._lake.create_or_adopt()
+        except LakeMismatchError:
+            if self._refreshed().schema_id == state.schema_id:
+                raise
+            raise CommitConflictError(
+                f"the columns of table {state.name} were altered since this round began; try again"
+            ) from None
+
+    def _require_lake_of(self, state: TableState) -> None:
+        """Require that the state still has this lake: else the fence would let the round's rows in, and the next round
+        take them out, or leave them where nobody looks.
+        """
+        now = self._refreshed()
+        if now.truncation != state.truncation or now.lake_location != state.lake_location:
+            raise CommitConflictError(
+                f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
+            )
+
+    def _record(self, snapshot: LakeSnapshot) -> None:
+        record_snapshot(self._log, self._lake, snapshot)
+
+    def _refreshed(self) -> TableState:
+        state = self._log.refresh()
+        if state.dropped:
+            raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
+        if not state.parsed.datalake_enabled:
+            raise InvalidOptionError(
+                f"table {state.name}: table.datalake.enabled is false, so nothing is tiered; set it to true"
+            )
+        return state
+
+
+def _healed(files: Sequence[LakeFile]) -> int:
+    return sum(file.deletes.num_surplus for file in files if file.deletes is not None)
+
+
+def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+    """Write one task's files, on an executor. Durable when this returns, visible to nobody.
+
+    Raises `MissingExtraError` if the executor lacks the lake's library.
+    """
+    with lake_library(task.context.lake["format"], "the table to be tiered"):
+        if task.context.primary_key:
+            return _run_keyed_task(storage, settings, world, task)
+        shape = file_shape(task.context)
+        files = lake_files(storage, settings, shape.data_location)
+        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+
+
+def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+    files_at = partial(lake_files, storage, settings)
+    if task.base is not None:
+        return _run_base_task(storage, files_at, world, task, task.base)
+    written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
+    found = check_dense(read_split(storage, task.split, written), task.offsets)
+    changes = (part.batch for part in found)
+    if task.context.lake["format"] == "paimon":
+        from streamhouse_spark.lake.paimon import upsert as paimon_keyed
+
+        return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
+    from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
+
+    return iceberg_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
+
+
+def _run_base_task(
+    storage: Storage, files_at: FilesAt, world: World, task: TieringTask, base: OffsetRange
+) -> list[LakeFile]:
+    """Write rows by key of a bucket that the lake has nothing of: each counts as newly inserted."""
+    context = task.context
+    found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
+    if context.lake["format"] == "paimon":
+        from streamhouse_spark.lake.paimon import upsert as paimon_keyed
+
+        written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
+        inserts = (_inserted(batch, written) for batch in found)
+        return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
+    shape = file_shape(context)
+    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
+
+
+def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
+    kinds = pa.array(np.full(rows.num_rows, int(ChangeType.INSERT), np.int8))
+    return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
+
+
+def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
+    """Return a function that runs the tasks of a round one after the other in this process."""
+    return lambda tasks: [run_task(storage, settings, world, task) for task in tasks]
+
+
+def _rows(storage: Storage, task: TieringTask) -> Iterable[tuple[int, pa.RecordBatch]]:
+    for found in read_split(storage, task.split, task.context.schema):
+        yield found.base_offset, found.batch

@@ -1,0 +1,158 @@
+"""Planning a tiering round: the offsets of each bucket that go to the lake next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeSnapshot, WriteContext
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.segments.scan import LogSplit
+
+ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
+"""Bytes in memory of a bucket that one round tiers at most, so that the rows of a long downtime are tiered in steps."""
+KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
+"""The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieringTask:
+    """One bucket's part of a round, ready to be shipped: rows to read and the form to write them in."""
+
+    split: LogSplit
+    context: WriteContext
+    live: tuple[LiveFile, ...] = ()
+    """Files in which the lake may hold older rows of the same keys."""
+    base: OffsetRange | None = None
+    """With a primary key, if the log begins too late: the split has the rows by key at this offset."""
+
+    @property
+    def bucket(self) -> int:
+        return self.split.bucket
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return self.split.offsets if self.base is None else self.base
+
+    def to_json(self) -> dict[str, Any]:
+        live = [file.to_json() for file in self.live]
+        out = {"split": self.split.to_json(), "context": self.context.to_json(), "live": live}
+        return out if self.base is None else {**out, "base": [self.base.start, self.base.end]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TieringTask:
+        live = tuple(LiveFile.from_json(file) for file in value["live"])
+        base = OffsetRange(*value["base"]) if "base" in value else None
+        return cls(LogSplit.from_json(value["split"]), WriteContext.from_json(value["context"]), live, base)
+
+
+def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
+    """Return the offsets at which the next round begins: those of the lake, or of a truncation that emptied the table.
+
+    Raises `LakeMismatchError` if the lake knows of rows or truncations that the log never had.
+    """
+    starts, offsets = (lake.starts, lake.offsets) if lake is not None else ({}, {})
+    if state.begins_at(starts):
+        return offsets
+    firsts = state.first_offsets
+    ahead = [b for b in state.buckets if max(starts.get(b, 0), offsets.get(b, 0)) > firsts.get(b, 0)]
+    if ahead:
+        raise LakeMismatchError(
+            f"table {state.name}: the lake holds bucket {ahead[0]} from offset {starts.get(ahead[0], 0)} to "
+            f"{offsets.get(ahead[0], 0)}, the table was last truncated at {firsts.get(ahead[0], 0)}: the log lost "
+            "records or the lake belongs to another warehouse; restore the warehouse"
+        )
+    return firsts
+
+
+def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+    """Return bucket → its rows by key, for buckets of which the lake has nothing and the log no longer has all
+    changes.
+    """
+    return {
+        bucket: base
+        for bucket, base in state.snapshots.items()
+        if begin.get(bucket, 0) <= state.first_offset(bucket) < state.buckets[bucket].start <= base.offset
+    }
+
+
+def plan_tiering(
+    buckets: Mapping[int, BucketLog],
+    lake_offsets: Mapping[int, int],
+    targets: Mapping[int, int],
+    *,
+    table: str,
+    bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
+    cuts_segments: bool = False,
+) -> dict[int, OffsetRange]:
+    """Return the next offsets per bucket, from the lake's towards ``targets``; buckets with nothing to do are absent.
+
+    A range ends between segments where it can, and goes at least one segment on; with ``cuts_segments``, only as far
+    into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next
+    rows, `LakeMismatchError` when the lake is ahead of the log.
+    """
+    found: dict[int, OffsetRange] = {}
+    for bucket, log in sorted(buckets.items()):
+        lake_offset = lake_offsets.get(bucket, 0)
+        _require_next(log, lake_offset, table, bucket)
+        offsets = _next_range(log, lake_offset, targets.get(bucket, 0), bytes_max)
+        if cuts_segments:
+            offsets = _cut(log, offsets, bytes_max)
+        if offsets:
+            found[bucket] = offsets
+    return found
+
+
+def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
+    """Require that the log has the next offset, and not less than the lake."""
+    if lake_offset > log.end:
+        raise LakeMismatchError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
+            "lost rows or belongs to another warehouse; restore the warehouse"
+        )
+    if lake_offset < log.start:
+        raise LakeRolledBackError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log begins at {log.start}: "
+            "the rows between are in neither; roll the lake forward to its newest snapshot with offsets, or give them "
+            "up (streamhouse retier --allow-loss)"
+        )
+
+
+def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -> OffsetRange:
+    end, num_bytes = lake_offset, 0
+    for segment in log.segments:
+        if segment.end_offset <= lake_offset:
+            continue
+        if end >= target or (num_bytes and num_bytes + segment.memory_bytes > bytes_max):
+            break
+        num_bytes += segment.memory_bytes
+        end = min(segment.end_offset, target)
+    return OffsetRange(lake_offset, max(end, lake_offset))
+
+
+def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
+    """Return the range, or the part of its first segment that is not too large."""
+    first = next((s for s in log.segments if s.end_offset > offsets.start), None)
+    if first is None:
+        return offsets
+    num_rows = max(1, bytes_max * first.num_rows // max(first.memory_bytes, 1))
+    if num_rows >= first.end_offset - offsets.start:
+        return offsets
+    return OffsetRange(offsets.start, min(offsets.end, offsets.start + num_rows))
+
+
+def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
+    """Raise `LakeRolledBackError` if the lake holds less than the log has recorded of it."""
+    behind = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
+    if behind:
+        bucket, (here, expected) = next(iter(behind.items()))
+        raise LakeRolledBackError(
+            f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
+            "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "
+            "offsets, or build it anew from the log (streamhouse retier)"
+        )

@@ -1,0 +1,82 @@
+"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
+
+Pairs follow the lake's own order: once a snapshot is recorded, no earlier one is. Offsets only grow in the lake, so of
+two snapshots the one with more is the later. Of two with the same offsets (one has merged files, or lacks a partition
+that was dropped) only the lake can tell, and it is asked within the commit's own attempt, after the state was read that
+the record will follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+
+logger = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 20
+
+
+def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then."""
+    known = log.state.recorded_lake
+    if known is not None and not is_news(snapshot, known):
+        return
+
+    def pair(state: TableState, time_ms: int) -> list[LakePair]:
+        if state.lake_location != lake.location:
+            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
+        found: LakeSnapshot | None = snapshot
+        known = state.recorded_lake
+        if known is not None and same_offsets(snapshot.offsets, known.offsets):
+            found = lake.newest()
+        if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
+            return []
+        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows)]
+
+    log.commit(pair)
+
+
+def record_newest(log: CommitLog, lake: LakeTable) -> bool:
+    """Record the lake's newest snapshot. Returns whether the log has it: not if others keep recording other
+    snapshots.
+    """
+    for _ in range(TRIES_MAX):
+        newest = lake.newest()
+        require_of_history(log, newest)
+        state = log.refresh()
+        if newest is None:
+            return state.recorded_lake is None
+        record_snapshot(log, lake, newest)
+        recorded = log.state.recorded_lake
+        if recorded is not None and recorded.snapshot_id == newest.id:
+            return True
+    return False
+
+
+def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
+    """Whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
+    ends = state.ends
+    return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
+        start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
+    )
+
+
+def is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
+    """Whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
+
+    As much is enough: after a compaction the older snapshot is the one that will be expired.
+    """
+    held, starts = snapshot.offsets, snapshot.starts
+    return (
+        snapshot.id != recorded.snapshot_id
+        and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
+        and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
+        and (snapshot.dropped_rows >= recorded.dropped_rows or not same_offsets(starts, recorded.starts))
+    )

@@ -1,0 +1,306 @@
+"""Staging and committing of rows: the way of an append into the log.
+
+Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record that
+names all of them. Segments that are staged and never committed are orphans, removed by cleaning after the grace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import LakeFormat, TableProperties
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.commits.actions import Action, Append, Truncate
+from streamhouse_spark.log.commits.commit_log import CommitLog, Committed, require_there
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.shared_object import grouped, stage_group
+from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentShape, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.schema.defaults import same_defaults
+from streamhouse_spark.schema.evolution import can_be_read_as
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+INLINE_BYTES_MAX = 256 << 10
+"""Bytes of rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
+INLINE_BUCKETS = 256
+"""Number of buckets beyond which the share of a bucket gets no smaller: else a few rows for each would need an object
+for each. The record's manifest then holds the rows of all of them, each at its range of bytes."""
+SEGMENT_BYTES_MAX = 256 << 20
+STAGED_AGE_MS_MAX = 12 * 3600 * 1000
+PARALLEL_BYTES_MIN = 32 << 20
+WRITERS = 2
+
+
+def inline_share(bytes_max: int, num_buckets: int) -> int:
+    """Return the bytes of one bucket's rows that travel in a record, if ``bytes_max`` do for up to `INLINE_BUCKETS`
+    buckets.
+    """
+    return bytes_max // min(num_buckets, INLINE_BUCKETS)
+
+
+def inline_total(bytes_max: int, num_buckets: int) -> int:
+    """Return the same for all buckets together: 4 MiB of 4,096 buckets if 256 KiB are of few."""
+    return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows on their way into a table: all of one append, one Spark task, or several put together."""
+
+    table_uuid: str
+    schema_id: int
+    segments: tuple[StagedSegment, ...]
+    staged_ms: int
+    """Store time at which staging began."""
+    missing: frozenset[int] = frozenset()
+    """Columns that the rows lacked when they came in: the schema's defaults fill them."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(s.segment.num_rows for s in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The way from a table's rows to their buckets: by hash of ``bucket_key``; without one all rows of a batch go to
+    one (sticky).
+    """
+
+    num_buckets: int
+    bucket_key: tuple[str, ...] = ()
+    lake_format: LakeFormat = "iceberg"
+    """The lake format whose hash is used."""
+
+    @classmethod
+    def of(cls, num_buckets: int, properties: TableProperties) -> Routing:
+        return cls(num_buckets, properties.bucket_key, properties.datalake_format)
+
+
+class Stager:
+    """Turns rows of the table's schema into staged segments. Used by `append` and inside Spark tasks."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        table_uuid: str,
+        shape: SegmentShape,
+        routing: Routing,
+        world: World,
+        *,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+    ) -> None:
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._shape = shape
+        self._routing = routing
+        self._world = world
+        self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
+        self._sticky = int(world.ids.jitter() * routing.num_buckets)
+
+    def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
+        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`."""
+        staged_ms = self._storage.now_ms()
+        if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
+            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
+            if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
+                staged = self._as_objects(rows)
+        else:
+            staged = self._as_objects(rows)
+        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
+
+    def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+        """Write the rows as segments, those of a bucket in the order of its rows."""
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
+        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+        staged: dict[int, StagedSegment] = {}
+        if rows.nbytes < PARALLEL_BYTES_MIN:
+            for group in groups:
+                staged |= self._as_object(group, self._world.ids.new_uuid())
+            return [staged[number] for number in sorted(staged)]
+        # While one object waits for the store, the next is cut and written; never more than that is in memory.
+        waiting: deque[Future[dict[int, StagedSegment]]] = deque()
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
+            for group in groups:
+                if len(waiting) == WRITERS:
+                    staged |= waiting.popleft().result()
+                waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
+            for future in waiting:
+                staged |= future.result()
+        return [staged[number] for number in sorted(staged)]
+
+    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
+        """Write the group's segments; returns them by their number."""
+        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._shape)
+        return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
+
+    def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Return the rows of each bucket, in their order."""
+        routing = self._routing
+        if routing.num_buckets == 1:
+            yield 0, rows
+        elif not routing.bucket_key:
+            self._sticky = (self._sticky + 1) % routing.num_buckets
+            yield self._sticky, rows
+        else:
+            parts: dict[int, list[pa.RecordBatch]] = {}
+            step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
+            for start in range(0, rows.num_rows, step_rows):
+                batch = one_batch(rows.slice(start, step_rows))
+                for bucket, part in _by_bucket(batch, routing):
+                    parts.setdefault(bucket, []).append(part)
+            yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
+
+
+def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
+    num_buckets = routing.num_buckets
+    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
+    buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
+    ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
+    start = 0
+    for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):
+        if end > start:
+            yield bucket, ordered.slice(start, end - start)
+        start = end
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows into slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the
+    bytes.
+    """
+    if not rows.num_rows:
+        return
+    yield from slicing.slices(rows, min(SEGMENT_BYTES_MAX, slicing.SLICE_BYTES_MAX))
+
+
+def gathered(staged: Iterable[Staged]) -> Staged:
+    """Combine several stagings of one table, to be committed together."""
+    parts = tuple(staged)
+    first = parts[0]
+    if any(p.table_uuid != first.table_uuid for p in parts):
+        raise CommitConflictError(
+            "rows were staged for different tables; was the table dropped and created again? "
+            "Nothing was written, write them again"
+        )
+    segments = tuple(s for p in parts for s in p.segments)
+    missing = frozenset[int]().union(*(p.missing for p in parts))
+    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing)
+
+
+def commit_staged(
+    log: CommitLog, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+) -> tuple[BucketOffsets, Committed]:
+    """Add staged rows to the table in one record, and return their offsets.
+
+    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
+    committed before the record. A transaction that is already stored changes nothing and returns the offsets of its
+    first commit. With a transaction even no rows are committed, so that its version is remembered.
+    """
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        require_there(state)  # also where nothing would change
+        emptying = truncating(state) if overwrite else ()
+        if not staged.segments and transaction is None:
+            return emptying
+        _require_fresh(state, staged, time_ms)
+        return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
+
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms)
+    if committed.replay_of is not None:
+        return BucketOffsets(committed.replay_of.offsets), committed
+    before, after = committed.before, committed.state
+    written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
+    return BucketOffsets({b: r for b, r in written.items() if r}), committed
+
+
+def truncating(state: TableState) -> tuple[Truncate, ...]:
+    """Return the actions that empty the table: none if no row was appended since it was created or last truncated.
+
+    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset, so that the
+    truncation shows.
+    """
+    if state.has_adopted_rows_alone:
+        return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
+    return () if state.begins_at(state.ends) else (Truncate(state.ends),)
+
+
+def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
+    """Return the ends of the buckets behind the result of `truncating` for the state."""
+    return dict(emptying[0].offsets) if emptying else state.ends
+
+
+def _append_action(ends: dict[int, int], state: TableState, staged: Staged, time_ms: int) -> Append:
+    placed = []
+    for piece in staged.segments:
+        bucket = piece.segment.bucket
+        placed.append(piece.segment.placed(ends[bucket], state.version + 1, time_ms))
+        ends[bucket] += piece.segment.num_rows
+    return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
+
+
+def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
+    """Refuse staged rows that the table can no longer take, or never could."""
+    if state.primary_key:
+        raise CommitConflictError(
+            f"{state.name} has a primary key: rows are upserted, not appended; nothing was written"
+        )
+    if staged.table_uuid != state.table_uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
+            "and created again; write them again",
+        )
+    for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
+        written = state.schemas[schema_id]
+        if not written_fits(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
+            raise altered_meanwhile(state)
+    if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
+        age_ms = now_ms - staged.staged_ms
+        raise CommitConflictError(
+            f"{state.name}: rows were staged so long ago ({age_ms} ms) that cleaning may have removed them; nothing "
+            "was written, write them again",
+        )
+
+
+def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
+    """Whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+
+    It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
+    each attempt to commit them: its process may have slept since.
+    """
+    if now_ms - staged_ms > STAGED_AGE_MS_MAX:
+        return False
+    return not any(uuid and segment_key(state.table_uuid, uuid) in state.condemned for uuid in segments)
+
+
+def altered_meanwhile(state: TableState) -> CommitConflictError:
+    """Return the error for rows that do not `written_fits`."""
+    return CommitConflictError(
+        f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
+        f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
+    )
+
+
+def written_fits(written: TableSchema, current: TableSchema) -> bool:
+    """Whether rows that were staged by an older schema mean the same by the current one.
+
+    Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
+    """
+    now = {c.id: c for c in current.columns}
+    for before in written.columns:
+        column = now.get(before.id)
+        if column is None or column.name != before.name or not can_be_read_as(before.type, column.type):
+            return False
+        if before.nullable and not column.nullable:
+            return False
+    known = {c.id for c in written.columns}
+    return all(column.nullable for column in current.columns if column.id not in known)

@@ -1,0 +1,428 @@
+"""The actions of a commit record, as values; `streamhouse_spark.log.commits.state` says what each of them does to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from streamhouse_spark.errors import FormatVersionError
+from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.schema.table_schema import TableSchema
+
+COPY: Final = "copy"
+"""The kind of a `Create` with ``former_uuids``: older versions of this package do not write these, and so know none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The table exists. Always record 1, and only there."""
+
+    name: str
+    schema: TableSchema
+    partition_by: tuple[str, ...]
+    num_buckets: int
+    properties: Mapping[str, str]
+    lake_location: str
+    former_uuids: tuple[str, ...] = ()
+    """Uuids of the originals that this table is a copy of, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add segments behind the end of their buckets, all of them or none.
+
+    ``inline_rows[i]`` are the bytes of ``segments[i]`` where these travel in the record itself. Present only while the
+    record is being built.
+    """
+
+    segments: tuple[Segment, ...]
+    inline_rows: tuple[bytes | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
+
+    bucket: int
+    start: int
+    end: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Advance the first offset of buckets."""
+
+    starts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The table is empty: rows below ``offsets``, the ends of all buckets before this action, are no longer the
+    table's.
+
+    If all rows are those of an adopted lake, which have no offsets, ``offsets`` are one more than these ends. Offsets
+    go on from there. Segments are dropped, and lake snapshots that hold rows below do not count.
+    """
+
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LakePair:
+    """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+
+    ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` of these
+    rows are absent, because their partitions were dropped.
+    """
+
+    snapshot_id: int
+    offsets: Mapping[int, int]
+    time_ms: int = 0
+    starts: Mapping[int, int] = field(default_factory=dict)
+    dropped_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retier:
+    """The lake table lies at ``lake_location`` from now on, still without rows: snapshots of the former one no longer
+    count. Rows of buckets below ``starts`` are given up, as by a truncation there.
+    """
+
+    lake_location: str
+    starts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    changed: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetSchema:
+    schema_id: int
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """The table has this name from now on, if the name's pointer is the table's.
+
+    Repeating the present name ends every renaming that is under way.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condemn:
+    """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Marked files are deleted now; the table need not remember them."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Bury`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undrop:
+    """The dropped table is there again, under this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """The table was dropped for longer than the grace: no `Undrop` may follow, and its files go."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTransactions:
+    app_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireTransactions:
+    """The table remembers only the last version of writers that have not written for long.
+
+    Nothing that is stored later depends on it; see `streamhouse_spark.log.commits.transactions`.
+    """
+
+    app_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveConsumer:
+    """A named consumer has processed everything below ``offsets``; trimming waits for it. None forgets it."""
+
+    consumer_id: str
+    offsets: Mapping[int, int] | None
+    history: HistoryMark | None = None
+    """The newest record with rows that the log had when the offsets were taken; None in older records."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshot:
+    """The rows of a bucket of a table with a primary key, after all changes ``[begins, offset)`` and no others.
+
+    ``segments`` hold them in the order of their keys, as columns of the table without the kind of change; their offsets
+    are the numbers of the rows. It replaces the bucket's snapshot before it.
+    """
+
+    bucket: int
+    begins: int
+    """Offset at which the bucket was last truncated."""
+    offset: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(segment.num_rows for segment in self.segments)
+
+
+Action = (
+    Create
+    | Append
+    | Replace
+    | Trim
+    | Truncate
+    | LakePair
+    | Retier
+    | SetProperties
+    | SetSchema
+    | Rename
+    | Condemn
+    | Purge
+    | Drop
+    | Undrop
+    | Bury
+    | ForgetTransactions
+    | ExpireTransactions
+    | MoveConsumer
+    | KvSnapshot
+)
+
+
+@dataclass(slots=True)
+class Payload:
+    """The binary part of a file that is being built; it hands out positions."""
+
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, part: bytes) -> tuple[int, int]:
+        start = self.size_bytes
+        self.parts.append(part)
+        self.size_bytes += len(part)
+        return start, self.size_bytes
+
+
+def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
+    out = segment.to_json()
+    if segment.index_bytes:
+        out["index"] = list(payload.add(segment.index_bytes))
+    return out
+
+
+def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
+    """Return the kind of an action with these segments.
+
+    With shared objects the kind has a name of its own: a version of this package that does not know of them would
+    delete an object with the first of its segments, so it is stopped here.
+    """
+    return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
+
+
+def without_rows(action: Action, payload: Payload) -> Action:
+    """Return the action as it reads back from storage: inline rows are in the payload, and their segments hold the
+    positions.
+    """
+    if not isinstance(action, Append) or not action.inline_rows:
+        return action
+    return Append(
+        tuple(
+            segment if rows is None else replace(segment, inline=payload.add(rows))
+            for segment, rows in zip(action.segments, action.inline_rows, strict=True)
+        ),
+    )
+
+
+def segment_from_json(data: Mapping[str, Any], payload: memoryview) -> Segment:
+    span = data.get("index")
+    return Segment.from_json(data, bytes(payload[span[0] : span[1]]) if span else b"")
+
+
+def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa: C901 - one case per action
+    match action:
+        case Create():
+            return {
+                "type": COPY if action.former_uuids else "create",
+                "name": action.name,
+                "columns": action.schema.to_json(),
+                "partition_by": list(action.partition_by),
+                "buckets": action.num_buckets,
+                "properties": dict(action.properties),
+                "lake_location": action.lake_location,
+                **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
+            }
+        case Append(segments):
+            return {"type": _of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
+        case Replace(bucket, start, end, segments):
+            return {
+                "type": _of_parts("replace", segments),
+                "bucket": bucket,
+                "range": [start, end],
+                "segments": [segment_to_json(s, payload) for s in segments],
+            }
+        case Trim(starts):
+            return {"type": "trim", "starts": _to_json_map(starts)}
+        case Truncate(offsets):
+            return {"type": "truncate", "offsets": _to_json_map(offsets)}
+        case LakePair():
+            return {"type": "lake", **lake_to_json(action)}
+        case Retier(lake_location, starts):
+            return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
+        case SetProperties(changed, removed):
+            return {"type": "properties", "set": dict(changed), "unset": list(removed)}
+        case SetSchema(schema_id, schema):
+            return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
+        case Rename(name):
+            return {"type": "rename", "name": name}
+        case Condemn(keys):
+            return {"type": "condemn", "keys": list(keys)}
+        case Purge(keys):
+            return {"type": "purge", "keys": list(keys)}
+        case Drop():
+            return {"type": "drop"}
+        case Undrop(name):
+            return {"type": "undrop", "name": name}
+        case Bury():
+            return {"type": "bury"}
+        case ForgetTransactions(app_ids):
+            return {"type": "forget", "app_ids": list(app_ids)}
+        case ExpireTransactions(app_ids):
+            return {"type": "expire", "app_ids": list(app_ids)}
+        case MoveConsumer(consumer_id, offsets, history):
+            moved = None if offsets is None else _to_json_map(offsets)
+            mark = {"history": list(history)} if history is not None else {}
+            return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
+        case KvSnapshot():
+            return {"type": _of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
+
+
+def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
+    match data["type"]:
+        case "create":
+            return _create_from_json(data)
+        case "copy":
+            return _create_from_json(data)
+        case "append" | "append-parts":
+            return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "replace" | "replace-parts":
+            start, end = data["range"]
+            return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "trim":
+            return Trim(_from_json_map(data["starts"]))
+        case "truncate":
+            return Truncate(_from_json_map(data["offsets"]))
+        case "lake":
+            return lake_from_json(data)
+        case "retier":
+            return Retier(data["lake_location"], _from_json_map(data["starts"]))
+        case "properties":
+            return SetProperties(data["set"], tuple(data["unset"]))
+        case "schema":
+            return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))
+        case "rename":
+            return Rename(data["name"])
+        case "condemn":
+            return Condemn(tuple(data["keys"]))
+        case "purge":
+            return Purge(tuple(data["keys"]))
+        case "drop":
+            return Drop()
+        case "undrop":
+            return Undrop(data["name"])
+        case "bury":
+            return Bury()
+        case "forget":
+            return ForgetTransactions(tuple(data["app_ids"]))
+        case "expire":
+            return ExpireTransactions(tuple(data["app_ids"]))
+        case "consumer":
+            offsets = data["offsets"]
+            mark = HistoryMark.from_json(data["history"]) if "history" in data else None
+            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
+        case "kv" | "kv-parts":
+            return snapshot_from_json(data, payload)
+        case unknown:
+            raise FormatVersionError(
+                f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
+                "streamhouse-spark"
+            )
+
+
+def _create_from_json(data: Mapping[str, Any]) -> Create:
+    return Create(
+        data["name"],
+        TableSchema.from_json(data["columns"]),
+        tuple(data["partition_by"]),
+        data["buckets"],
+        data["properties"],
+        data["lake_location"],
+        tuple(data.get("former_uuids", ())),
+    )
+
+
+def moves_rows(actions: Iterable[Action]) -> bool:
+    """Whether a record with these actions adds rows to the table, or empties it."""
+    return any(isinstance(a, Truncate) or (isinstance(a, Append) and a.segments) for a in actions)
+
+
+def lake_to_json(pair: LakePair) -> dict[str, Any]:
+    out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
+    if pair.starts:
+        out["starts"] = _to_json_map(pair.starts)
+    if pair.dropped_rows:
+        out["dropped_rows"] = pair.dropped_rows
+    return out
+
+
+def lake_from_json(data: Mapping[str, Any]) -> LakePair:
+    starts = _from_json_map(data.get("starts", {}))
+    dropped_rows = data.get("dropped_rows", 0)
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, dropped_rows)
+
+
+def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:
+    return {
+        "bucket": snapshot.bucket,
+        "range": [snapshot.begins, snapshot.offset],
+        "segments": [segment_to_json(s, payload) for s in snapshot.segments],
+    }
+
+
+def snapshot_from_json(data: Mapping[str, Any], payload: memoryview) -> KvSnapshot:
+    segments = tuple(segment_from_json(s, payload) for s in data["segments"])
+    begins, offset = data["range"]
+    return KvSnapshot(data["bucket"], begins, offset, segments)
+
+
+def _to_json_map(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(bucket): offset for bucket, offset in sorted(offsets.items())}
+
+
+def _from_json_map(data: Mapping[str, int]) -> dict[int, int]:
+    return {int(bucket): offset for bucket, offset in data.items()}

@@ -1,0 +1,216 @@
+"""Checkpoints, which keep opening cheap, and floors, which keep deleting safe.
+
+A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts
+only after its writer read it back and found its own state in it; a floor is put only where two such lie at or
+above it (`streamhouse_spark.log.commits.verified`), so that readers pass over a damaged one. Floor ``k`` is
+put-if-absent and says that records below a number are void and may be deleted after the grace; floors are found
+by reading, never by listing (`streamhouse_spark.log.commits.floors`), so a process that slept through a clean-up learns
+of it before it trusts an absent, or a re-opened, record number.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.core.paths import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    checkpoints_prefix,
+    floor_key,
+    parse_numbers,
+)
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.log.commits.actions import Payload
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+PAST_VERSION = 2
+"""Format of a checkpoint with past transactions: an older version of this package would store their writes once
+more."""
+NEWEST_VERSION = 3
+"""Format of a checkpoint with segments that share objects, which an older version of this package would delete with the
+first of these segments; and of a copy's checkpoint: the older version would take the lake's former files for another
+engine's, and `drop_partition` would also drop their rows from behind the call."""
+
+LANDMARK_EVERY = 256
+"""Distance of floors that are never deleted, in floors."""
+_LANDMARK_VERSION = 2
+"""Format of such a floor: a version of this package that reads floor by floor would miss those behind deleted ones, so
+it is stopped here."""
+_COPIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    state: TableState
+    floor_index: int = 0
+    """Index of the newest floor that its writer knew, 0 for none: readers look for newer ones from here on."""
+    floor: int = 0
+
+
+def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
+    """Store the state, read it back, and only then point the hint at it.
+
+    Each process would store the same state, so "exists" is success if the object holds the same state. Raises
+    `CorruptDataError` if it does not; then the hint is not set.
+    """
+    data = _encoded(state, floor_index, floor)
+    key = checkpoint_key(state.table_uuid, state.version)
+    with suppress(ObjectExistsError):
+        storage.put_if_absent(key, data)
+    stored = storage.read(key)
+    if stored != data and _decoded(stored, state.table_uuid, state.version, storage.url).state != as_stored(state):
+        raise CorruptDataError(f"{storage.url}/{key} does not say what the records say; delete this file")
+    storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
+
+
+def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
+    payload = Payload()
+    header = state_to_json(state, payload)
+    if floor_index:
+        header["floor"] = [floor_index, floor]
+    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+
+
+def _version(state: TableState) -> int | None:
+    """Return the oldest format that can hold all of the state."""
+    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+        return NEWEST_VERSION
+    return PAST_VERSION if state.past_transactions else None
+
+
+def as_stored(state: TableState) -> TableState:
+    """Return the state as its checkpoint reads back: empty values are written in one way only."""
+    return _decoded(_encoded(state), state.table_uuid, state.version, "").state
+
+
+def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
+    """Read a checkpoint. Raises `ObjectNotFoundError`, or `CorruptDataError` if it is damaged."""
+    return _read(storage, table_uuid, number).state
+
+
+def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
+    return _decoded(storage.read(checkpoint_key(table_uuid, number)), table_uuid, number, storage.url)
+
+
+def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
+    where = f"{url}/{checkpoint_key(table_uuid, number)}"
+    frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
+    state = state_from_json(frame.header, frame.payload)
+    if state.version != number or state.table_uuid != table_uuid:
+        raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
+    return Checkpoint(state, *frame.header.get("floor", (0, 0)))
+
+
+def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
+    """Return the checkpoint of `find_checkpoint`."""
+    found, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
+    return found.state if found is not None else None
+
+
+def find_checkpoint(
+    storage: Storage, table_uuid: str, *, at_least: int = 0
+) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
+    """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
+
+    The hint is tried first. A checkpoint that is damaged, or of a newer format, is skipped and logged: the records
+    behind an older one lead to the same state, and records of newer formats raise. The second result is the error of
+    the skipped ones.
+    """
+    passed: dict[int, CorruptDataError | FormatVersionError] = {}
+
+    def usable(number: int) -> Checkpoint | None:
+        try:
+            return _read(storage, table_uuid, number) if number not in passed else None
+        except (CorruptDataError, FormatVersionError) as error:
+            logger.warning("a checkpoint is passed over: %s", error)
+            passed[number] = error
+        except ObjectNotFoundError:
+            pass
+        return None
+
+    hinted = _hinted_number(storage, table_uuid)
+    if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
+        return found, []
+    for number in reversed(list_checkpoints(storage, table_uuid)):
+        if number >= at_least and (found := usable(number)) is not None:
+            return found, list(passed.values())
+    return None, list(passed.values())
+
+
+def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
+    return parse_numbers(storage.list_names(checkpoints_prefix(table_uuid)))
+
+
+def _hinted_number(storage: Storage, table_uuid: str) -> int | None:
+    try:
+        text = storage.read(checkpoint_hint_key(table_uuid))
+    except ObjectNotFoundError:
+        return None
+    return int(text) if text.isdigit() and len(text) <= 20 else None
+
+
+TOMBSTONE = 10**19
+"""The floor of a dropped table whose files are being deleted: every record number is void, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Records below ``floor`` are void. ``time_ms`` is the store time of that decision."""
+
+    floor: int
+    time_ms: int
+    is_landmark: bool = False
+    """Whether floors behind it may be absent; then no older version of this package reads beyond it."""
+
+
+def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> None:
+    """Void the records below ``floor``. Raises `ObjectExistsError` if floor ``index`` is taken.
+
+    The object holds the floor several times over, so that a flipped bit leaves one that is whole: a floor is not
+    derived from anything.
+    """
+    header: dict[str, Any] = {"table": table_uuid, "floor": floor, "time_ms": storage.now_ms()}
+    version = None
+    if index % LANDMARK_EVERY == 0:
+        header, version = {**header, "landmark": True}, _LANDMARK_VERSION
+    copies = [encode_frame("floor", header, version=version)] * _COPIES
+    storage.put_if_absent(floor_key(table_uuid, index), encode_frame("floor", header, copies, version=version))
+
+
+def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
+    key = floor_key(table_uuid, index)
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError:
+        return None
+    return decode_floor(data, f"{storage.url}/{key}")
+
+
+def decode_floor(data: bytes, where: str) -> Floor:
+    """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
+    failure: CorruptDataError | FormatVersionError | None = None
+    for copy in _copies(data):
+        try:
+            header = decode_frame("floor", copy, where, newest=_LANDMARK_VERSION).header
+        except (CorruptDataError, FormatVersionError) as error:
+            failure = failure or error
+        else:
+            if failure is not None:
+                logger.warning("a copy in the object is used: %s", failure)
+            return Floor(header["floor"], header["time_ms"], header.get("landmark", False))
+    assert failure is not None
+    raise failure
+
+
+def _copies(data: bytes) -> list[bytes]:
+    """Return the whole object, and the copies in its payload: each is as long as the bytes before them."""
+    size, rest = divmod(len(data), 1 + _COPIES)
+    return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]

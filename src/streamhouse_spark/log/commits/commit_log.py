@@ -1,0 +1,460 @@
+"""The commit log of one table: its one mutable thing.
+
+**Commit point** of every change: put-if-absent of ``commits/<N+1>``. Before it nothing is visible, after it everything
+is. Whatever a put reports, the record at N+1 is read back and its attempt compared: the own one means committed,
+another's means that the race was lost, absent means that nothing happened yet. The kind of an exception decides
+nothing, because clients retry inside and report "exists" for an object of their own.
+
+**The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
+`streamhouse_spark.log.commits.checkpoint`), so reads from N+1 on, absent or present, count only if the newest floor,
+read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot time
+passed, which is far less than the grace between a floor and the first deletion.
+
+**The chain.** Each record names the attempt before it. If the newest record that a process knows is gone, or is not the
+one that the next record follows, the log was restored under the process: it reads and writes no more
+(`DifferentHistoryError`), and has to open the table anew. Its newest record is checked with the floor, about once a
+minute, and on a local disk before each commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptDataError,
+    DifferentHistoryError,
+    FormatVersionError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log.commits import standing
+from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
+from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.record import Record, encode_record, has_record, read_record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
+from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
+from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+FLOOR_CHECK_MS = 60_000
+CHECKPOINT_INTERVAL = 40
+CONFLICTS_MAX = 1000
+FAILURES_MAX = 5
+_BACKOFF_MS = 5.0
+_BACKOFF_MS_MAX = 2_000.0
+
+Plan = Callable[[TableState, int], Sequence[Action]]
+"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
+raises to give up. An empty result commits nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of `CommitLog.commit`."""
+
+    before: TableState
+    state: TableState
+    replay_of: TransactionEntry | None = None
+    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
+
+
+class CommitLog:
+    """One process's view of a table's log. Safe for use by several threads; `state` never goes back."""
+
+    def __init__(self, storage: Storage, table_uuid: str, world: World) -> None:
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._world = world
+        self._state: TableState | None = None
+        self._floor = 0
+        self._floor_index = 0
+        self._floor_checked_ms = 0
+        self._checkpointed = 0
+        self._damaged: Sequence[StreamhouseError] = ()
+        self._stood_ms = 0
+        self._severed: str | None = None
+        self._attempts: dict[str, Committed | None] = {}
+        self._lock = new_lock()
+
+    @property
+    def table_uuid(self) -> str:
+        return self._table_uuid
+
+    @property
+    def state(self) -> TableState:
+        """The newest known state; storage is asked only if none is known."""
+        return self._state or self.refresh()
+
+    @property
+    def is_severed(self) -> bool:
+        """Whether the log was restored under this object, which can then only be thrown away."""
+        return self._severed is not None
+
+    @property
+    def known(self) -> TableState | None:
+        """The newest known state; None before storage was asked."""
+        return self._state
+
+    @property
+    def floor_index(self) -> int:
+        """Index of the newest floor that `check_floor` found; 0 for none."""
+        return self._floor_index
+
+    def refresh(self) -> TableState:
+        """Read forward to the tail.
+
+        Raises `TableNotFoundError` if the table has no first record, `DifferentHistoryError` if the log is no longer
+        the one that was read before: for good, because other parts of this object may be out of date too.
+        """
+        return self._refreshed(stands=False)
+
+    def _refreshed(self, *, stands: bool) -> TableState:
+        """Read forward. With ``stands``, check in any case that the newest known record is still stored."""
+        with self._lock:
+            if self._severed is not None:
+                raise DifferentHistoryError(self._severed)
+            for _ in range(FAILURES_MAX):
+                opening = self._state is None
+                start = self._state or self._opened()
+                read_from = start.version + 1 if start is not None else 1
+                own: dict[str, Committed] = {}
+                damage: CorruptDataError | None = None
+                state = start
+                try:
+                    state = self._read_forward(start, own)
+                except CorruptDataError as error:
+                    damage = error
+                if not opening and start is not None and state is start:  # may read the floor, so before it is compared
+                    self._require_standing(start, is_certain=stands or damage is not None)
+                if self._floor_allows(read_from):
+                    if damage is not None:
+                        raise damage
+                    if state is None:
+                        raise TableNotFoundError(
+                            f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
+                        )
+                    if opening:
+                        state = self._without_hole(state, own)
+                    if state is not start:
+                        self._stood_ms = self._world.clock.boot_ms()
+                    self._state = state
+                    self._attempts.update(own)
+                    return state
+                if self._floor >= TOMBSTONE:
+                    raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
+                self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
+            raise self._no_checkpoint()
+
+    def _no_checkpoint(self) -> StreamhouseError:
+        """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
+        content.
+        """
+        for error in self._damaged:
+            if isinstance(error, FormatVersionError):
+                return error
+        where = f"{self._storage.url}/{checkpoints_prefix(self._table_uuid)}"
+        found = f"; of those that are there: {self._damaged[0]}" if self._damaged else ""
+        return CorruptDataError(
+            f"{where} holds no whole checkpoint at or above record {self._floor}, below which records were cleaned "
+            f"up{found}; restore one of these files",
+        )
+
+    def commit(self, plan: Plan, *, transaction: Transaction | None = None, staged_ms: int | None = None) -> Committed:
+        """Commit the actions that ``plan`` returns for the newest state, as one record.
+
+        Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
+        returns its first outcome. ``staged_ms`` is the store time at which staging of the plan's files began; by
+        default it began with this call.
+
+        Raises:
+            CommitConflictError: too many lost races, or staged files are gone; nothing was written, trying again is
+                safe.
+            CommitStateUnknownError: storage failed before it could be seen whether the record is there.
+            StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
+            TransactionConflictError: the application id belongs to another query.
+            DifferentHistoryError: the log, or the stream's checkpoint, was restored; nothing was written.
+            TableNotFoundError: the table was dropped.
+        """
+        committed: Committed | None = None
+        if staged_ms is None:
+            staged_ms = self._storage.now_ms()
+        while committed is None:
+            attempt = self._world.ids.new_uuid()
+            try:
+                committed = self._commit(plan, transaction, attempt, staged_ms)
+            finally:
+                self._attempts.pop(attempt, None)
+        if committed.state is not committed.before:
+            self._checkpoint_if_due(committed.state)
+        return committed
+
+    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str, staged_ms: int) -> Committed | None:
+        """Run one attempt, however many races it loses. Returns None if it won a number below a floor: its record is
+        void.
+        """
+        failures = conflicts = refusals = 0
+        while True:
+            with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+                before = self._refresh_after(failures)
+                if (landed := self._attempts.get(attempt)) is not None:
+                    return landed  # a request that was given up reached the store after all
+                self._attempts[attempt] = None
+                if (entry := known_transaction(before, transaction)) is not None:
+                    return Committed(before, before, entry)
+                time_ms = self._storage.now_ms()
+                actions = tuple(plan(before, time_ms))
+                if not actions:
+                    return Committed(before, before)
+                _require_live(before, actions)
+                self._require_stored(before, actions, staged_ms)
+                record = Record(
+                    number=before.version + 1,
+                    table_uuid=self._table_uuid,
+                    attempt=attempt,
+                    time_ms=time_ms,
+                    actions=actions,
+                    transaction=transaction,
+                    after=before.attempt,
+                )
+                stored, failure = self._put(record)
+                if stored is not None and stored.attempt == attempt:
+                    state = self._won(before, stored)
+                    return Committed(before, state) if state is not None else None
+            if stored is not None:
+                conflicts += 1
+            else:
+                failures += 1
+                refusals += isinstance(failure, StorageRefusedError)
+                if failure is not None and refusals == failures:
+                    raise failure  # the record is not there, and no request that could put it is under way
+            self._give_up_or_wait(failures, conflicts, failure)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> TableState | None:
+        found, self._damaged = find_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1)
+        if found is None:
+            return None
+        self._checkpointed = max(self._checkpointed, found.state.version)
+        if found.floor_index > self._floor_index:  # its writer knew this floor: newer ones are looked for from there on
+            self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
+        return found.state
+
+    def _read_forward(self, state: TableState | None, own: dict[str, Committed]) -> TableState | None:
+        """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
+        while True:
+            number = state.version + 1 if state is not None else 1
+            try:
+                record, _ = read_record(self._storage, self._table_uuid, number)
+            except ObjectNotFoundError:
+                return state
+            before, state = state, fold(state, record)
+            if before is not None and record.attempt in self._attempts:
+                own[record.attempt] = Committed(before, state)
+
+    def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
+        """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
+        while has_record(self._storage, self._table_uuid, state.version + 2):
+            tail, state = state.version, self._read_forward(state, own) or state
+            if state.version == tail:
+                raise CorruptDataError(
+                    f"{self._storage.url}/{commit_key(self._table_uuid, tail + 1)} is missing although records follow "
+                    f"it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
+                )
+        return state
+
+    def _require_standing(self, state: TableState, *, is_certain: bool) -> None:
+        """Raise `DifferentHistoryError` if the newest known record is no longer the stored one."""
+        now_ms = self._world.clock.boot_ms()
+        if not is_certain and now_ms - self._stood_ms <= FLOOR_CHECK_MS:
+            return
+        if not standing.stands(self._storage, state, self.check_floor):
+            self._severed = standing.restored(self._storage, state)
+            raise DifferentHistoryError(self._severed)
+        self._stood_ms = now_ms
+
+    def relation(self, mark: HistoryMark) -> Relation:
+        """Return the relation of a position to this log; its record is read if the state cannot tell and the record is
+        kept.
+        """
+        state = self.state
+        if mark.number > state.version:
+            state = self.refresh()
+        return standing.relation(self._storage, state, mark, self.check_floor)
+
+    def require_history(self, marks: Iterable[HistoryMark | None], who: str) -> None:
+        """Check that a position, taken when the log had the records ``marks``, is of this log. Nothing is written.
+
+        Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
+        """
+        for mark in {mark for mark in marks if mark is not None}:
+            if self.relation(mark) is Relation.OTHER:
+                raise standing.other_history(self.state.name, mark, who)
+
+    def _floor_allows(self, read_from: int) -> bool:
+        """Whether records from ``read_from`` on were never deleted, so that reads there are the log."""
+        now_ms = self._world.clock.boot_ms()
+        if self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
+            self.check_floor()
+        return self._floor <= read_from
+
+    def check_floor(self) -> int:
+        """Read the newest floor: records below it are void."""
+        checked_ms = self._world.clock.boot_ms()
+        index, floor = newest_floor(self._storage, self._table_uuid, self._floor_index)
+        if floor is not None:
+            self._floor_index, self._floor = index, max(self._floor, floor.floor)
+        self._floor_checked_ms = checked_ms
+        return self._floor
+
+    # -- committing -----------------------------------------------------------------------------------------------
+
+    def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
+        """Try to put the record. Returns the record that is stored under its number, if any, and the storage's
+        error.
+        """
+        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        try:
+            if encoded.manifest is not None:
+                self._storage.put_if_absent(manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
+            self._storage.put_if_absent(commit_key(self._table_uuid, record.number), encoded.data)
+            return encoded.stored, None
+        except StorageError as error:
+            failure = error
+        try:
+            stored, _ = read_record(self._storage, self._table_uuid, record.number)
+        except ObjectNotFoundError:
+            return None, failure
+        except (StorageError, CorruptDataError) as error:
+            raise CommitStateUnknownError(
+                f"commit of record {record.number} to {self._storage.url}: the record cannot be read back ({error}); "
+                f"look whether a record with attempt {record.attempt} is in $commits before writing the rows again",
+            ) from error
+        if stored.attempt == record.attempt and not isinstance(failure, ObjectExistsError):
+            self._make_durable(record, failure)
+        return stored, failure
+
+    def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
+        """Check once more, before a record names objects, that nobody restored the table while they were staged.
+
+        Raises `DifferentHistoryError`, `CommitConflictError`.
+        """
+        uuids = staged_uuids(actions)
+        if uuids and is_to_be_looked_for(self._storage, staged_ms):
+            self._require_standing(before, is_certain=self._storage.local_path("") is not None)
+            require_stored(self._storage, before, uuids)
+
+    def _make_durable(self, record: Record, failure: StorageError) -> None:
+        """Make sure that a visible record stays, although storage reported a failure, before it is acknowledged."""
+        try:
+            self._storage.ensure_durable(commit_key(self._table_uuid, record.number))
+        except StorageError as error:
+            raise CommitStateUnknownError(
+                f"record {record.number} of {self._storage.url} is visible but may not survive a power loss "
+                f"({failure}); check the disk, then look for attempt {record.attempt} in $commits",
+            ) from error
+
+    def _refresh_after(self, failures: int) -> TableState:
+        """Return the newest state. After a failed put on a remote store, only reading the tail tells the outcome."""
+        try:
+            return self._refreshed(stands=self._storage.local_path("") is not None)
+        except StorageError as error:
+            if not failures or self._storage.local_path("") is not None:
+                raise
+            raise CommitStateUnknownError(
+                f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "
+                "before writing the rows again",
+            ) from error
+
+    def _won(self, before: TableState, stored: Record) -> TableState | None:
+        """Return the state after this process's record; None if the number lay below a floor, so that the record is
+        void.
+        """
+        waited_ms = self._world.clock.boot_ms() - self._floor_checked_ms
+        if waited_ms > FLOOR_CHECK_MS or self._storage.local_path("") is not None:
+            # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.
+            try:
+                self.check_floor()
+            except (StorageError, CorruptDataError) as error:
+                self._state = None
+                raise CommitStateUnknownError(
+                    f"record {stored.number} of {self._storage.url} is stored, but took so long that it may be void, "
+                    f"and the floor cannot be read ({error}); look for attempt {stored.attempt} in $commits",
+                ) from error
+        if self._floor > stored.number:  # also where others of this process read it meanwhile
+            self._state = None
+            return None
+        self._state = fold(before, stored)
+        self._stood_ms = self._world.clock.boot_ms()
+        return self._state
+
+    def _give_up_or_wait(self, failures: int, conflicts: int, failure: StorageError | None) -> None:
+        if failures >= FAILURES_MAX and failure is not None:
+            if self._storage.local_path("") is not None:
+                raise failure
+            raise CommitStateUnknownError(  # a request may still be under way, and land after we looked
+                f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
+                "look at $commits before writing the rows again",
+            ) from failure
+        if conflicts >= CONFLICTS_MAX:
+            raise CommitConflictError(
+                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {conflicts} races in a row; "
+                "nothing was written, try again or write fewer, larger batches",
+            )
+        tries = failures if failure is not None and not isinstance(failure, ObjectExistsError) else min(conflicts, 6)
+        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2**tries) if failures else _BACKOFF_MS * min(conflicts, 20) / 5
+        self._world.clock.sleep_ms(backoff_ms * self._world.ids.jitter())
+
+    def _checkpoint_if_due(self, state: TableState) -> None:
+        if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:
+            self.checkpoint(state)
+
+    def checkpoint(self, state: TableState) -> None:
+        """Store a checkpoint. It is derived, so a failure is logged and only costs the next opener time."""
+        self._checkpointed = state.version
+        with after_commit(logger, f"checkpoint {state.version}", state.name):
+            write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
+
+
+def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
+    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
+
+    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
+    """
+    if transaction is None:
+        return None
+    require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
+    entry = state.transactions.get(transaction.app_id)
+    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    if past is not None:
+        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
+    return stored_outcome(entry, transaction, state.name)
+
+
+def _require_live(state: TableState, actions: Sequence[Action]) -> None:
+    if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
+        require_there(state)
+
+
+def require_there(state: TableState) -> None:
+    """Raise `TableNotFoundError` for a dropped table."""
+    if state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -1,0 +1,117 @@
+"""The state of a table after an older record: from the checkpoint before it and the records between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    FormatVersionError,
+    InvalidOptionError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+)
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.storage.base import Storage
+
+
+def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
+    """Return the state after record ``version``.
+
+    Records below a floor are void, so the reads count only if the newest floor, read afterwards, is at most the first
+    record that was read.
+
+    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state can no longer
+    be found.
+    """
+    newest = log.state if version <= log.state.version else log.refresh()
+    if not 1 <= version <= newest.version:
+        raise InvalidOptionError(
+            f"{newest.name} has no commit {version}: its commits are 1 to {newest.version}, see {newest.name}$commits",
+        )
+    if version == newest.version:
+        return newest
+    base = _checkpoint_before(storage, log.table_uuid, version)
+    first = base.version + 1 if base is not None else 1
+    try:
+        found = _folded(storage, log.table_uuid, base, version)
+    except (ObjectNotFoundError, CorruptDataError) as error:
+        if log.check_floor() <= first and isinstance(error, CorruptDataError):
+            raise
+        raise _expired(newest, version) from error
+    if log.check_floor() > first:
+        raise _expired(newest, version)
+    return found
+
+
+def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
+    """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
+
+    A record below a floor may be one that a slow writer put anew where cleaning had deleted one. For snapshots by key
+    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found while
+    the records exist: for at least a day after they were the newest. Raises `SnapshotExpiredError`.
+    """
+    base = _checkpoint_before(storage, log.table_uuid, version)
+    try:
+        return _folded(storage, log.table_uuid, base, version)
+    except (ObjectNotFoundError, CorruptDataError) as error:
+        first = base.version + 1 if base is not None else 1
+        if isinstance(error, CorruptDataError) and log.check_floor() <= first:
+            raise
+        raise _expired(log.state, version) from error
+
+
+def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
+    for number in reversed(list_checkpoints(storage, table_uuid)):
+        if number > version:
+            continue
+        try:
+            return read_checkpoint(storage, table_uuid, number)
+        except FormatVersionError:
+            raise
+        except (ObjectNotFoundError, CorruptDataError):  # records say the same, as far as they are kept
+            continue
+    return None
+
+
+def _folded(storage: Storage, table_uuid: str, base: TableState | None, version: int) -> TableState:
+    state = base
+    for number in range(base.version + 1 if base is not None else 1, version + 1):
+        state = fold(state, read_record(storage, table_uuid, number)[0])
+    assert state is not None
+    return state
+
+
+def _expired(newest: TableState, version: int) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{newest.name} as of commit {version}: the records that say what it was are no longer kept; choose a later "
+        f"commit of {newest.name}$commits, or a snapshot of {newest.name}$lake",
+    )
+
+
+def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
+    """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
+
+    Rows inside a record are kept while no floor lies above it. Raises `SnapshotExpiredError`.
+    """
+    newest = log.state
+    if newest.version <= state.version:
+        return
+    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
+    floor = log.check_floor()
+    for segment in segments:
+        if segment.uuid is None:
+            is_kept = segment.commit >= floor or (None, segment.commit) in live
+        else:
+            is_condemned = segment_key(state.table_uuid, segment.uuid) in newest.condemned
+            is_kept = is_condemned or (segment.uuid, 0) in live
+        if not is_kept:
+            raise SnapshotExpiredError(
+                f"{newest.name} as of commit {state.version}: rows {segment.offsets} of bucket {segment.bucket} are no "
+                f"longer kept in the form that they had; choose a later commit of {newest.name}$commits",
+            )

@@ -1,0 +1,163 @@
+"""A commit record and its file.
+
+The record's frame holds the actions in its header and their binary parts in its payload. Where that would be more than
+`RECORD_BYTES_MAX`, actions and payload go to a manifest, a file of the same form under a uuid name that is stored
+first, and the record names it with length and checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import xxhash
+
+from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
+from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
+from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame
+from streamhouse_spark.storage.base import Storage
+
+RECORD_BYTES_MAX = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    number: int
+    table_uuid: str
+    attempt: str
+    """The attempt that wrote the record: its writer can tell it from another's."""
+    time_ms: int
+    """Store time. It decides about TTL and starts by timestamp, never about order."""
+    actions: tuple[Action, ...]
+    transaction: Transaction | None = None
+    manifest: str | None = None
+    after: str | None = None
+    """The attempt of the record before, if its writer knew it: a record of another history follows another."""
+
+
+class EncodedRecord(NamedTuple):
+    data: bytes
+    manifest: bytes | None
+    """The bytes of the manifest, if one is needed; to be stored before the record."""
+    stored: Record
+    """The record as it reads back."""
+
+
+def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
+    """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``."""
+    payload = Payload()
+    placed = tuple(without_rows(action, payload) for action in record.actions)
+    actions = [action_to_json(action, payload) for action in placed]
+    header: dict[str, Any] = {
+        "number": record.number,
+        "table": record.table_uuid,
+        "attempt": record.attempt,
+        "time_ms": record.time_ms,
+    }
+    if record.after is not None:
+        header["after"] = record.after
+    if record.transaction is not None:
+        header["transaction"] = transaction_to_json(record.transaction)
+    data = encode_frame("commit", {**header, "actions": actions}, payload.parts)
+    if len(data) <= RECORD_BYTES_MAX:
+        return EncodedRecord(data, None, replace(record, actions=placed))
+    manifest = encode_frame("manifest", {"table": record.table_uuid, "actions": actions}, payload.parts)
+    reference = {"uuid": manifest_uuid, "bytes": len(manifest), "xxh3": xxhash.xxh3_128_hexdigest(manifest)}
+    data = encode_frame("commit", {**header, "manifest": reference})
+    return EncodedRecord(data, manifest, replace(record, actions=placed, manifest=manifest_uuid))
+
+
+def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record, memoryview]:
+    """Read a record and the payload that its inline segments point into.
+
+    Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or not this table's.
+    """
+    key = commit_key(table_uuid, number)
+    where = f"{storage.url}/{key}"
+    frame = decode_frame("commit", storage.read(key), where)
+    header = frame.header
+    if header["number"] != number or header["table"] != table_uuid:
+        raise CorruptDataError(
+            f"{where} says that it is record {header['number']} of table {header['table']}, expected record {number} "
+            f"of table {table_uuid}: a file was copied or renamed; restore this file",
+        )
+    reference = header.get("manifest")
+    body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
+    transaction = header.get("transaction")
+    record = Record(
+        number=number,
+        table_uuid=table_uuid,
+        attempt=header["attempt"],
+        time_ms=header["time_ms"],
+        actions=tuple(action_from_json(a, body.payload) for a in body.header["actions"]),
+        transaction=transaction_from_json(transaction) if transaction else None,
+        manifest=reference["uuid"] if reference else None,
+        after=header.get("after"),
+    )
+    return record, body.payload
+
+
+def has_record(storage: Storage, table_uuid: str, number: int) -> bool:
+    try:
+        storage.size_bytes(commit_key(table_uuid, number))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
+    """Read the attempt of a stored record; None if there is no record, or none that can be read."""
+    key = commit_key(table_uuid, number)
+    try:
+        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}").header
+    except (ObjectNotFoundError, CorruptDataError):
+        return None
+    return str(header["attempt"])
+
+
+def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:
+    key = manifest_key(table_uuid, reference["uuid"])
+    where = f"{storage.url}/{key}"
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError as error:
+        raise CorruptDataError(f"{where}, named by {record_where}, is missing; restore this file") from error
+    if len(data) != reference["bytes"] or xxhash.xxh3_128_hexdigest(data) != reference["xxh3"]:
+        raise CorruptDataError(f"{where} does not match the checksum in {record_where}; restore this file")
+    return decode_frame("manifest", data, where)
+
+
+def transaction_to_json(transaction: Transaction) -> dict[str, Any]:
+    out: dict[str, Any] = {"app_id": transaction.app_id, "version": transaction.version}
+    if transaction.owner is not None:
+        out["owner"] = transaction.owner
+    if transaction.batch is not None:
+        out["batch"] = batch_to_json(transaction.batch)
+    return out
+
+
+def transaction_from_json(data: dict[str, Any]) -> Transaction:
+    batch = batch_from_json(data.get("batch"))
+    return Transaction(data["app_id"], data["version"], data.get("owner"), batch)
+
+
+def batch_to_json(batch: StreamBatch) -> dict[str, Any]:
+    out: dict[str, Any] = {} if batch.fingerprint is None else {"fingerprint": batch.fingerprint}
+    if batch.is_each_recorded:
+        out["each"] = True
+    return out
+
+
+def batch_from_json(data: Mapping[str, Any] | None) -> StreamBatch | None:
+    return None if data is None else StreamBatch(data.get("fingerprint"), data.get("each", False))
+
+
+def ranges_to_json(ranges: dict[int, OffsetRange]) -> dict[str, list[int]]:
+    return {str(bucket): [r.start, r.end] for bucket, r in sorted(ranges.items())}
+
+
+def ranges_from_json(data: dict[str, list[int]]) -> dict[int, OffsetRange]:
+    return {int(bucket): OffsetRange(*bounds) for bucket, bounds in data.items()}

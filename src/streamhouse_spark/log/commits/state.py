@@ -1,0 +1,453 @@
+"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
+from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key
+from streamhouse_spark.core.text_values import parse_names
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits import transactions as writers
+from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
+from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+LAKE_HISTORY_MAX = 100
+CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
+"""The first column of the log of a table with a primary key, before the table's columns: a number for the kind of
+change."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLog:
+    """The hot log of one bucket: segments, dense and in order, hold exactly the offsets ``[start, end)``.
+
+    The first segment may begin before ``start``: trimming moves the start, not the rows.
+    """
+
+    start: int = 0
+    end: int = 0
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return OffsetRange(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """The position of a named consumer, and the time of its last report."""
+
+    offsets: Mapping[int, int]
+    time_ms: int
+    history: HistoryMark | None = None
+    """See `streamhouse_spark.log.commits.position.LogPosition`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    commit: int
+    time_ms: int
+    orphan: bool
+    """Whether no record ever named the file, so that a slow writer may still hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
+
+    commit: int
+    time_ms: int
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class TableState:
+    table_uuid: str
+    version: int
+    """Number of the newest record folded in."""
+    name: str
+    """The table's name, ``<database>.<table>``. A pointer of another name to the table means nothing."""
+    created_ms: int
+    time_ms: int
+    schema_id: int
+    schemas: Mapping[int, TableSchema]
+    partition_by: tuple[str, ...]
+    num_buckets: int
+    properties: Mapping[str, str]
+    lake_location: str
+    buckets: Mapping[int, BucketLog]
+    lake: LakePair | None = None
+    """The newest recorded lake snapshot of the table since its last truncation."""
+    lake_history: tuple[LakePair, ...] = ()
+    """The newest recorded lake snapshots, those from before a truncation included."""
+    truncation: Truncation | None = None
+    transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
+    past_transactions: Past = field(default_factory=dict)
+    """Last versions of writers that have not written for long; none of them has an entry."""
+    condemned: Mapping[str, Condemned] = field(default_factory=dict)
+    manifests: Mapping[int, str] = field(default_factory=dict)
+    """Record number → manifest, for records that may still be read."""
+    consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
+    snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
+    former_lakes: tuple[str, ...] = ()
+    """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
+    named: int = 1
+    """Number of the newest record with the name: a renaming that began before it does not happen."""
+    former_uuids: tuple[str, ...] = ()
+    """Uuids of the originals that this table is a copy of, the oldest first."""
+    dropped: bool = False
+    buried: bool = False
+    """Whether the table is dropped for good: its files may go."""
+    anchors: Anchors = NO_ANCHORS
+    """Marks of the records of this history."""
+
+    @property
+    def attempt(self) -> str | None:
+        """Attempt of the newest record; None if unknown, behind a checkpoint of an older version only."""
+        newest = self.anchors.newest
+        return newest.attempt if newest is not None else None
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.schemas[self.schema_id]
+
+    @cached_property
+    def parsed(self) -> TableProperties:
+        """`properties`, typed. Raises `InvalidOptionError` for values that only another version of this package
+        stores.
+        """
+        return parse_properties(self.properties, self.schema, self.partition_by)
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key, in its order; none for a log table."""
+        return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
+
+    @cached_property
+    def has_lake(self) -> bool:
+        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
+        return self.parsed.datalake_enabled or self.recorded_lake is not None
+
+    def written_schema(self, schema_id: int) -> TableSchema:
+        """Return the columns of segments that were written with a schema: its own, behind `CHANGE_COLUMN` with a
+        primary key.
+        """
+        schema = self.schemas[schema_id]
+        return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {bucket: log.end for bucket, log in self.buckets.items()}
+
+    @property
+    def recorded_lake(self) -> LakePair | None:
+        """The newest recorded lake snapshot, even where it is from before the last truncation."""
+        return self.lake_history[-1] if self.lake_history else None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows appended since the table was created or last truncated, without those of dropped partitions.
+
+        Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
+        """
+        appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+        if self.lake is None or ADOPTED in self.properties:
+            return appended
+        return max(0, appended - self.lake.dropped_rows)  # other engines' rows may be among them
+
+    @property
+    def first_offsets(self) -> Mapping[int, int]:
+        """Bucket → first offset of the table; empty for a table that was never truncated."""
+        return self.truncation.offsets if self.truncation else {}
+
+    def first_offset(self, bucket: int) -> int:
+        """Return the bucket's first offset since the table was created or last truncated."""
+        return self.first_offsets.get(bucket, 0)
+
+    @property
+    def has_adopted_rows_alone(self) -> bool:
+        """Whether all rows are those of the lake that the table was made from, and none was ever added or removed."""
+        adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
+        return adopts_rows and self.truncation is None and self.begins_at(self.ends)
+
+    def begins_at(self, starts: Mapping[int, int]) -> bool:
+        """Whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
+        return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
+
+    def lake_offset(self, bucket: int) -> int:
+        """Return the offset below which the table's rows of the bucket are in the recorded lake snapshot."""
+        return self.lake.offsets.get(bucket, 0) if self.lake else self.first_offset(bucket)
+
+    @property
+    def lake_is_outdated(self) -> bool:
+        """Whether the lake may still hold rows from before the last truncation."""
+        return self.truncation is not None and self.lake is None
+
+    def live_segments(self) -> list[Segment]:
+        """Return the segments of the log."""
+        return [s for log in self.buckets.values() for s in log.segments]
+
+    def kept_segments(self) -> list[Segment]:
+        """Return the segments of the log and of snapshots by key."""
+        return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
+
+    def oldest_inline_commit(self) -> int | None:
+        """Return the oldest record with rows that are nowhere else."""
+        return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
+
+
+def fold(state: TableState | None, record: Record) -> TableState:
+    """Return the state after ``record``.
+
+    Raises `CorruptDataError` for a record that cannot follow, also for one that follows another attempt than the
+    state's newest.
+    """
+    if state is None:
+        state = _created(record)
+        remaining = record.actions[1:]
+    elif record.number != state.version + 1:
+        raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
+    else:
+        state.anchors.require_followed_by(record.after, state.name, state.table_uuid)
+        remaining = record.actions
+    before = state
+    for action in remaining:
+        state = _apply(state, action, record)
+    if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
+        state = _without_empty_objects(before, state, record)
+    if record.manifest is not None:
+        state = replace(state, manifests={**state.manifests, record.number: record.manifest})
+    if record.transaction is not None:
+        ends = (before.ends, state.ends)
+        entries = writers.with_entry(state.transactions, record.transaction, record.number, record.time_ms, ends)
+        past = writers.without_past(state.past_transactions, (record.transaction.app_id,))
+        state = replace(state, transactions=entries, past_transactions=past)
+    mark = HistoryMark(record.number, record.attempt)
+    anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
+    return replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
+
+
+def _created(record: Record) -> TableState:
+    create = record.actions[0] if record.actions else None
+    if record.number != 1 or not isinstance(create, act.Create):
+        raise CorruptDataError(f"record {record.number} of table {record.table_uuid} is not one that creates a table")
+    return TableState(
+        table_uuid=record.table_uuid,
+        version=0,
+        name=create.name,
+        created_ms=record.time_ms,
+        time_ms=record.time_ms,
+        schema_id=1,
+        schemas={1: create.schema},
+        partition_by=create.partition_by,
+        num_buckets=create.num_buckets,
+        properties=create.properties,
+        lake_location=create.lake_location,
+        former_uuids=create.former_uuids,
+        buckets={bucket: BucketLog() for bucket in range(create.num_buckets)},
+    )
+
+
+def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: C901 - a case an action
+    match action:
+        case act.Append(segments):
+            return replace(state, buckets=_appended(state, segments))
+        case act.Replace():
+            return _replaced(state, action, record)
+        case act.Trim(starts):
+            return _trimmed(state, starts, record)
+        case act.Truncate(offsets):
+            return _truncated(state, offsets, record)
+        case act.LakePair():
+            return with_lake(replace(state, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:]))
+        case act.Retier():
+            return _retiered(state, action, record)
+        case act.SetProperties(changed, removed):
+            kept = {k: v for k, v in state.properties.items() if k not in removed}
+            return replace(state, properties={**kept, **changed})
+        case act.SetSchema(schema_id, schema):
+            return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case act.Rename(name):
+            return replace(state, name=name, named=record.number)
+        case act.Condemn(keys):
+            return replace(state, condemned=_with_condemned(state, keys, record, orphan=True))
+        case act.Purge(keys):
+            gone = set(keys)
+            return replace(
+                state,
+                condemned={k: c for k, c in state.condemned.items() if k not in gone},
+                manifests={n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in gone},
+            )
+        case act.Drop():
+            return replace(state, dropped=True)
+        case act.Undrop(name):
+            if not state.dropped or state.buried:
+                raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
+            return replace(state, dropped=False, name=name, named=record.number)
+        case act.Bury():
+            return replace(state, buried=True)
+        case act.ForgetTransactions(app_ids):
+            past = writers.without_past(state.past_transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
+        case act.ExpireTransactions(app_ids):
+            past = writers.with_past(state.past_transactions, state.transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
+        case act.MoveConsumer(consumer_id, offsets, history):
+            others = {k: c for k, c in state.consumers.items() if k != consumer_id}
+            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms, history)}
+            return replace(state, consumers={**others, **moved})
+        case act.KvSnapshot():
+            return _with_snapshot(state, action, record)
+        case act.Create():
+            raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
+
+
+def _appended(state: TableState, segments: tuple[Segment, ...]) -> dict[int, BucketLog]:
+    buckets = dict(state.buckets)
+    for segment in segments:
+        log = buckets[segment.bucket]
+        if segment.base_offset != log.end:
+            raise CorruptDataError(
+                f"record {segment.commit} of {state.name} adds offset {segment.base_offset} to bucket "
+                f"{segment.bucket}, which ends at {log.end}",
+            )
+        buckets[segment.bucket] = BucketLog(log.start, segment.end_offset, (*log.segments, segment))
+    return buckets
+
+
+def _replaced(state: TableState, action: act.Replace, record: Record) -> TableState:
+    log = state.buckets[action.bucket]
+    before = tuple(s for s in log.segments if s.end_offset <= action.start)
+    inputs = tuple(s for s in log.segments if action.start <= s.base_offset and s.end_offset <= action.end)
+    after = tuple(s for s in log.segments if s.base_offset >= action.end)
+    if len(before) + len(inputs) + len(after) != len(log.segments) or not inputs:
+        raise CorruptDataError(f"record {record.number} of {state.name} replaces segments that are not there")
+    merged = BucketLog(log.start, log.end, (*before, *action.segments, *after))
+    return replace(
+        state,
+        buckets={**state.buckets, action.bucket: merged},
+        condemned=_with_condemned(state, _object_keys(state, inputs), record, orphan=False),
+    )
+
+
+def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
+    buckets = dict(state.buckets)
+    gone: list[Segment] = []
+    for bucket, start in starts.items():
+        log = buckets[bucket]
+        kept = tuple(s for s in log.segments if s.end_offset > start)
+        gone.extend(s for s in log.segments if s.end_offset <= start)
+        buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
+    condemned = _with_condemned(state, _object_keys(state, tuple(gone)), record, orphan=False)
+    return replace(state, buckets=buckets, condemned=condemned)
+
+
+def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
+    log = state.buckets[snapshot.bucket]
+    if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} has the rows of bucket {snapshot.bucket} after changes "
+            f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
+        )
+    before = state.snapshots.get(snapshot.bucket)
+    gone = _object_keys(state, before.segments) if before is not None else ()
+    return replace(
+        state,
+        snapshots={**state.snapshots, snapshot.bucket: snapshot},
+        condemned=_with_condemned(state, gone, record, orphan=False),
+    )
+
+
+def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
+    skipped = {bucket: end + 1 for bucket, end in state.ends.items()} if state.has_adopted_rows_alone else state.ends
+    if offsets not in (state.ends, skipped):
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, it ends at "
+            f"{state.ends}",
+        )
+    if state.begins_at(offsets):
+        return state  # there was no row: readers go on
+    gone = tuple(state.kept_segments())
+    emptied = replace(
+        state,
+        buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
+        condemned=_with_condemned(state, _object_keys(state, gone), record, orphan=False),
+        truncation=Truncation(record.number, record.time_ms, dict(offsets)),
+        snapshots={},
+    )
+    return with_lake(emptied)
+
+
+def with_lake(state: TableState) -> TableState:
+    """Set the recorded lake snapshot that counts: the newest, unless it holds rows that a truncation took away."""
+    counted = (pair for pair in reversed(state.lake_history) if state.begins_at(pair.starts))
+    return replace(state, lake=next(counted, None))
+
+
+def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:
+    former = (*state.former_lakes, state.lake_location)
+    moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
+    if action.starts:
+        begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
+        moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins))
+    return with_lake(moved)
+
+
+def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
+    """Return the keys of objects that only these segments used."""
+    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
+
+
+def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
+    """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
+    gone: set[str] = set()
+    for bucket, log in before.buckets.items():
+        if state.buckets[bucket] is not log:
+            gone |= _shared(log.segments) - _shared(state.buckets[bucket].segments)
+    for bucket, snapshot in before.snapshots.items():
+        if state.snapshots.get(bucket) is not snapshot:
+            gone |= _shared(snapshot.segments)
+    if not gone:
+        return state
+    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - _shared(state.kept_segments())))
+    return replace(state, condemned=_with_condemned(state, keys, record, orphan=False))
+
+
+def _shared(segments: Iterable[Segment]) -> set[str]:
+    """Return the objects that these segments share with others."""
+    return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
+
+
+def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, Condemned]:
+    entry = Condemned(record.number, record.time_ms, orphan)
+    return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}
+
+
+def referenced_keys(state: TableState) -> set[str]:
+    """Return the keys of all files that a reader of this state may open, commit records included."""
+    keys: set[str] = set()
+    for segment in state.kept_segments():
+        if segment.uuid is not None:
+            keys.add(segment_key(state.table_uuid, segment.uuid))
+        else:
+            keys.add(commit_key(state.table_uuid, segment.commit))
+            if segment.commit in state.manifests:
+                keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
+    return keys
+
+
+def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
+    """Return the keys of manifests of records from ``at_least`` on, which may still be read."""
+    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}

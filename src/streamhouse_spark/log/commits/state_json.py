@@ -1,0 +1,125 @@
+"""A table's state in the form of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits import transactions as writers
+from streamhouse_spark.log.commits.actions import Payload
+from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
+from streamhouse_spark.log.commits.state import BucketLog, Condemned, ConsumerEntry, TableState, Truncation, with_lake
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
+    """Return the state in the form of a checkpoint."""
+    out = {
+        "table": state.table_uuid,
+        "version": state.version,
+        "name": state.name,
+        "created_ms": state.created_ms,
+        "time_ms": state.time_ms,
+        "schema_id": state.schema_id,
+        "schemas": {str(i): s.to_json() for i, s in state.schemas.items()},
+        "partition_by": list(state.partition_by),
+        "num_buckets": state.num_buckets,
+        "properties": dict(state.properties),
+        "lake_location": state.lake_location,
+        "buckets": [
+            {
+                "bucket": bucket,
+                "range": [log.start, log.end],
+                "segments": [act.segment_to_json(s, payload) for s in log.segments],
+            }
+            for bucket, log in state.buckets.items()
+        ],
+        "lake": [act.lake_to_json(pair) for pair in state.lake_history],
+        **writers.entries_to_json(state.transactions, state.time_ms),
+        "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
+        "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
+        "consumers": [
+            [name, c.time_ms, {str(b): o for b, o in sorted(c.offsets.items())}] for name, c in state.consumers.items()
+        ],
+        "dropped": state.dropped,
+    }
+    if marks := {name: list(c.history) for name, c in state.consumers.items() if c.history is not None}:
+        out["consumer_histories"] = marks
+    if state.buried:
+        out["buried"] = True
+    if state.former_lakes:
+        out["former_lakes"] = list(state.former_lakes)
+    if state.past_transactions:
+        out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
+    if state.named != 1:
+        out["named"] = state.named
+    if state.anchors.marks:
+        out["anchors"] = state.anchors.to_json()
+    if state.former_uuids:
+        out["former_uuids"] = list(state.former_uuids)
+    if state.snapshots:
+        out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
+    if state.truncation is not None:
+        out["truncation"] = _truncation_to_json(state.truncation)
+    return out
+
+
+def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
+    offsets = {str(bucket): offset for bucket, offset in sorted(truncation.offsets.items())}
+    return {"commit": truncation.commit, "time_ms": truncation.time_ms, "offsets": offsets}
+
+
+def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
+    if data is None:
+        return None
+    return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
+
+
+def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerEntry]:
+    marks = {name: HistoryMark.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
+    return {
+        name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
+        for name, ms, offsets in data["consumers"]
+    }
+
+
+def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
+    history = tuple(act.lake_from_json(pair) for pair in data["lake"])
+    buckets = {
+        b["bucket"]: BucketLog(
+            start=b["range"][0],
+            end=b["range"][1],
+            segments=tuple(act.segment_from_json(s, payload) for s in b["segments"]),
+        )
+        for b in data["buckets"]
+    }
+    state = TableState(
+        table_uuid=data["table"],
+        version=data["version"],
+        name=data["name"],
+        created_ms=data["created_ms"],
+        time_ms=data["time_ms"],
+        schema_id=data["schema_id"],
+        schemas={int(i): TableSchema.from_json(s) for i, s in data["schemas"].items()},
+        partition_by=tuple(data["partition_by"]),
+        num_buckets=data["num_buckets"],
+        properties=data["properties"],
+        lake_location=data["lake_location"],
+        buckets=buckets,
+        lake_history=history,
+        truncation=_truncation_from_json(data.get("truncation")),
+        transactions=writers.entries_from_json(data),
+        past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
+        condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
+        manifests=dict(data["manifests"]),
+        consumers=_consumers_from_json(data),
+        snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
+        former_lakes=tuple(data.get("former_lakes", ())),
+        named=data.get("named", 1),
+        former_uuids=tuple(data.get("former_uuids", ())),
+        dropped=data["dropped"],
+        buried=data.get("buried", False),
+        anchors=Anchors.from_json(data.get("anchors")),
+    )
+    return with_lake(state)

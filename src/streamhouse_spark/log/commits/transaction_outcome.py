@@ -1,0 +1,62 @@
+"""The answer of a log to a transaction that comes again, or out of its order. Pure."""
+
+from __future__ import annotations
+
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import DifferentHistoryError, TransactionConflictError
+from streamhouse_spark.log.commits.transactions import TransactionEntry
+
+
+def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, table: str) -> TransactionEntry | None:
+    """Return the outcome of a transaction that is stored already; None for one that is to be written.
+
+    An older version than the stored one has the outcome "nothing" for a batch write, as it was stored before. For a
+    stream it is an error: Spark repeats its last batch at most, so the query's checkpoint is older than the table.
+
+    Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that does not fit the
+    ones that are stored.
+    """
+    if entry is None:
+        return None
+    if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
+        raise TransactionConflictError(
+            f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
+            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
+            f"(Table.forget_transactions({transaction.app_id!r})) if its rows may be written again",
+        )
+    batch = transaction.batch
+    if transaction.version > entry.version:
+        _require_next(entry, transaction, table)
+        return None
+    if transaction.version < entry.version:
+        if batch is None:
+            return TransactionEntry(entry.version, entry.owner, entry.commit, {})
+        raise _older(entry, transaction, table, f"batch {entry.version} is stored")
+    known = entry.batch.fingerprint if entry.batch is not None else None
+    if batch is not None and None not in (batch.fingerprint, known) and batch.fingerprint != known:
+        raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
+    return entry
+
+
+def _require_next(entry: TransactionEntry, transaction: Transaction, table: str) -> None:
+    """Raise if a batch is missing between the stored one and this one, as far as that can be told."""
+    records_each = transaction.batch is not None and transaction.batch.is_each_recorded
+    recorded_each = entry.batch is not None and entry.batch.is_each_recorded
+    if records_each and recorded_each and transaction.version != entry.version + 1:
+        before = f"Transaction({transaction.app_id!r}, {transaction.version - 1}, {transaction.owner!r})"
+        raise DifferentHistoryError(
+            f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: the table has its batches up "
+            f"to {entry.version}, and by the query's checkpoint those between are done: the table was restored from an "
+            "older copy. Nothing was written. Start with a new checkpointLocation and another txnAppId to write all "
+            f"rows; or, to go on without those of the missing batches, first run Table.append([], transaction={before})"
+        )
+
+
+def _older(entry: TransactionEntry, transaction: Transaction, table: str, found: str) -> DifferentHistoryError:
+    where = f" (commit {entry.commit})" if entry.commit else ""
+    return DifferentHistoryError(
+        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {found}{where}, "
+        "so the query's checkpoint is an older copy, or was cut back, and this batch may have other rows than the one "
+        "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
+        f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
+    )

@@ -1,0 +1,129 @@
+"""The transactions that a table remembers of its writers, so that no write of theirs is stored twice.
+
+A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. For others
+maintenance leaves a `PastTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the names.
+So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years, or a
+clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.log.commits.record import batch_from_json, batch_to_json, ranges_from_json, ranges_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEntry:
+    """The last version stored for an application id, and the offsets that its rows got."""
+
+    version: int
+    owner: str | None
+    commit: int
+    offsets: Mapping[int, OffsetRange]
+    batch: StreamBatch | None = None
+    time_ms: int = field(default=0, compare=False)
+    """Store time of that commit; a later time if an older version of this package did not keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastTransaction:
+    """The last version of an application id that has not written for long."""
+
+    version: int
+    owner_sum: int
+    """Sum of the owner's name; 0 for none."""
+
+    def is_of(self, owner: str | None) -> bool:
+        """Whether a writer of this owner may be the one. As with entries, a writer without an owner may."""
+        return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
+
+
+Past = Mapping[int, PastTransaction]
+"""Past transactions by the sum of the application id."""
+
+
+def name_sum(name: str | None) -> int:
+    """Return 64 bits of a name, not 0; 0 for None."""
+    return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
+
+
+def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
+    """Return the past with these entries in it."""
+    found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
+    return {**past, **{key: PastTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
+
+
+def without_past(past: Past, app_ids: Collection[str]) -> Past:
+    gone = {name_sum(app_id) for app_id in app_ids}
+    return past if gone.isdisjoint(past) else {key: one for key, one in past.items() if key not in gone}
+
+
+def with_entry(
+    entries: Mapping[str, TransactionEntry],
+    transaction: Transaction,
+    commit: int,
+    time_ms: int,
+    ends: tuple[Mapping[int, int], Mapping[int, int]],
+) -> dict[str, TransactionEntry]:
+    """Return the entries after a commit of the transaction; ``ends`` are those of the buckets before and behind it."""
+    before, after = ends
+    written = {bucket: OffsetRange(before[bucket], end) for bucket, end in after.items() if end > before[bucket]}
+    entry = TransactionEntry(transaction.version, transaction.owner, commit, written, transaction.batch, time_ms)
+    return {**entries, transaction.app_id: entry}
+
+
+def without(entries: Mapping[str, TransactionEntry], app_ids: Iterable[str]) -> dict[str, TransactionEntry]:
+    gone = set(app_ids)
+    return {app_id: entry for app_id, entry in entries.items() if app_id not in gone}
+
+
+def entries_to_json(entries: Mapping[str, TransactionEntry], state_time_ms: int) -> dict[str, Any]:
+    """Return the entries for a checkpoint's header; times only if they are not the state's, as older versions know
+    none.
+    """
+    found = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
+    out: dict[str, Any] = {"transactions": found}
+    if times := {app_id: entry.time_ms for app_id, entry in entries.items() if entry.time_ms != state_time_ms}:
+        out["transaction_times"] = times
+    if batches := {app_id: batch_to_json(entry.batch) for app_id, entry in entries.items() if entry.batch}:
+        out["batches"] = batches
+    return out
+
+
+def entries_from_json(header: Mapping[str, Any]) -> dict[str, TransactionEntry]:
+    times, batches = header.get("transaction_times", {}), header.get("batches", {})
+    return {
+        app_id: TransactionEntry(
+            version,
+            owner,
+            commit,
+            ranges_from_json(offsets),
+            batch_from_json(batches.get(app_id)),
+            times.get(app_id, header["time_ms"]),
+        )
+        for app_id, version, owner, commit, offsets in header["transactions"]
+    }
+
+
+def past_to_bytes(past: Past) -> bytes:
+    rows = np.zeros((len(past), 3), "<u8")
+    rows[:, 0] = list(past)
+    rows[:, 1] = np.array([one.version for one in past.values()], "<i8").view("<u8")
+    rows[:, 2] = [one.owner_sum for one in past.values()]
+    return rows.tobytes()
+
+
+def past_from_bytes(data: memoryview | bytes) -> Past:
+    rows: Any = np.frombuffer(data, "<u8").reshape(-1, 3)
+    versions = rows[:, 1].astype("<u8").view("<i8").tolist()
+    return {
+        key: PastTransaction(version, owner)
+        for key, version, owner in zip(rows[:, 0].tolist(), versions, rows[:, 2].tolist(), strict=True)
+    }

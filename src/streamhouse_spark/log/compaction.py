@@ -1,0 +1,238 @@
+"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
+
+Segments that are still small then share objects, if there are many buckets (`log/segments/shared_object.py`).
+
+Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
+because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
+actions. A crash before it leaves orphans; a lost race over the inputs drops the work, not the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.log.append import is_kept
+from streamhouse_spark.log.commits.actions import Action, Replace
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
+from streamhouse_spark.log.segments.shared_object import create_shared, grouped
+from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats, united_partitions, united_stats
+from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentShape, one_batch, write_file
+from streamhouse_spark.storage.base import Sink, Storage
+
+INLINE_RECORDS_MAX = 64
+INLINE_LIVE_BYTES_MAX = 64 << 20
+"""Limit of live inline bytes: merging holds the records that it merges, and opening the table reads some of them."""
+INLINE_CHECK_INTERVAL = 8
+SMALL_SEGMENT_BYTES = 8 << 20
+MERGED_BYTES_MAX = 64 << 20
+SMALL_RUN_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRun:
+    """Adjacent segments of one bucket and schema, to be merged into one."""
+
+    bucket: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(segment.memory_bytes for segment in self.segments)
+
+    @property
+    def start(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def inline_merge_due(state: TableState) -> bool:
+    """Whether the writer of this state's newest record should merge. Not every writer calls it: most would find
+    nothing.
+    """
+    if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
+        return False
+    inline = [s for s in state.live_segments() if s.inline is not None]
+    is_many = len({s.commit for s in inline}) >= INLINE_RECORDS_MAX
+    return is_many or sum(s.size_bytes for s in inline) >= INLINE_LIVE_BYTES_MAX
+
+
+def plan_inline_merge(state: TableState) -> list[MergeRun]:
+    """Return all runs of inline segments, whatever their length: afterwards no record holds rows."""
+    return [
+        MergeRun(bucket, run)
+        for bucket, log in state.buckets.items()
+        for run in _runs(log.segments, lambda s: s.inline is not None)
+    ]
+
+
+def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[MergeRun]:
+    """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
+    runs: list[MergeRun] = []
+    for bucket, log in state.buckets.items():
+        for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
+            runs.extend(MergeRun(bucket, part) for part in _packed(small) if len(part) >= run_min)
+    return runs
+
+
+def _runs(segments: Sequence[Segment], wanted: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
+    for (chosen, _), run in groupby(segments, key=lambda s: (wanted(s), s.schema_id)):
+        if chosen:
+            yield tuple(run)
+
+
+def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
+    part: list[Segment] = []
+    for segment in segments:
+        if part and sum(s.size_bytes for s in part) + segment.size_bytes > MERGED_BYTES_MAX:
+            yield tuple(part)
+            part = []
+        part.append(segment)
+    if part:
+        yield tuple(part)
+
+
+def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentShape) -> int:
+    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
+
+    A merge that took so long that its output was condemned changes nothing either.
+    """
+    if not runs:
+        return 0
+    state = log.state
+    began_ms = storage.now_ms()
+    records = InlineRecords(storage, state.table_uuid)
+    merged: list[tuple[MergeRun, Segment]] = []
+    for group in grouped(runs, lambda run: run.memory_bytes):
+        merged.extend(_merged_group(state, storage, records, world.ids.new_uuid(), group, shape))
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        return tuple(
+            Replace(run.bucket, run.start, run.end, (segment,))
+            for run, segment in merged
+            if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
+        )
+
+    committed = log.commit(plan, staged_ms=began_ms)
+    return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
+
+
+def _still_live(state: TableState, run: MergeRun) -> bool:
+    def identity(segment: Segment) -> tuple[int, int, str | None]:
+        return segment.base_offset, segment.commit, segment.uuid
+
+    live = {identity(s) for s in state.buckets[run.bucket].segments}
+    return all(identity(s) in live for s in run.segments)
+
+
+def _merged_group(
+    state: TableState,
+    storage: Storage,
+    records: InlineRecords,
+    uuid: str,
+    group: Sequence[MergeRun],
+    shape: SegmentShape,
+) -> list[tuple[MergeRun, Segment]]:
+    """Write the runs' segments to one object, which several of them share. Durable when this returns."""
+    records.expect(segment for run in group for segment in run.segments)
+    found = []
+    with create_shared(storage, state.table_uuid, uuid) as sink:
+        for run in group:
+            part = sink.begin_part() if len(group) > 1 else None
+            segment = _merged(state, storage, records, run, shape, sink)
+            found.append((run, replace(segment, uuid=uuid, part=part)))
+    return found
+
+
+def _merged(
+    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentShape, sink: Sink
+) -> Segment:
+    """Write one segment of the run's rows, read and written batch by batch: however large it is, few batches
+    are held.
+    """
+    schema_id = run.segments[0].schema_id
+    schema = state.written_schema(schema_id).arrow
+    rows = _Rows(shape.of_schema(schema_id, state.schemas).stats_columns, shape.partition_by)
+    found = (
+        part.batch
+        for segment in run.segments
+        for part in read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
+    )
+    times = _distinct_times([at for segment in run.segments for at in _time_runs(segment, run.start)])
+    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), run.memory_bytes, shape.codec, times)
+    return replace(
+        run.segments[0],
+        num_rows=rows.num_rows,
+        size_bytes=size_bytes,
+        commit=state.version + 1,
+        first_time_ms=run.segments[0].first_time_ms,
+        last_time_ms=max(s.last_time_ms for s in run.segments),
+        inline=None,
+        compressed=shape.codec != "none",
+        unpacked_bytes=rows.num_bytes if shape.codec != "none" else None,
+        stats=united_stats(rows.stats, schema),
+        partitions=united_partitions(rows.partitions),
+        index_bytes=index.to_bytes(),
+        rewrites=any(s.rewrites for s in run.segments),
+    )
+
+
+class _Rows:
+    """Facts that are collected from rows as they pass by."""
+
+    def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
+        self._stats_columns = stats_columns
+        self._partition_by = partition_by
+        self.num_rows = 0
+        self.num_bytes = 0
+        self.stats: list[dict[str, list[Any]]] = []
+        self.partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+
+    def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.num_rows += batch.num_rows
+            self.num_bytes += batch.nbytes
+            self.stats.append(collect_stats(batch, self._stats_columns))
+            self.partitions.append(collect_partitions(batch, self._partition_by))
+            yield batch
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes
+    unchanged.
+    """
+    waiting: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        if waiting and (num_rows + batch.num_rows > BATCH_ROWS_MAX or num_bytes + batch.nbytes > BATCH_BYTES_MAX):
+            yield one_batch(pa.Table.from_batches(waiting))
+            waiting, num_rows, num_bytes = [], 0, 0
+        waiting.append(batch)
+        num_rows += batch.num_rows
+        num_bytes += batch.nbytes
+    if waiting:
+        yield one_batch(pa.Table.from_batches(waiting))
+
+
+def _time_runs(segment: Segment, start: int) -> list[tuple[int, int]]:
+    shift = segment.base_offset - start
+    if not segment.index_bytes or not len(segment.index.times_ms):
+        return [(shift, segment.first_time_ms)]
+    index = segment.index
+    return [(shift + int(at), int(ms)) for at, ms in zip(index.time_starts, index.times_ms, strict=True)]
+
+
+def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the times without the runs that only repeat the time before them."""
+    return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

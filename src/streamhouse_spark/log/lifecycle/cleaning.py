@@ -1,0 +1,173 @@
+"""Deletion of files that no reader or writer can need any more. Deletion is decided in the log, then waits a grace.
+
+=====================  ==========================================  ========================================
+file                   condemned by                                deleted
+=====================  ==========================================  ========================================
+replaced, trimmed      the replace or trim record itself           the grace after that record
+orphan                 a condemn record, once the file is older    the grace after that record
+                       than the grace and no record names it
+commit record          a floor above it                            the grace after the floor
+checkpoint             two newer, whole ones at or above a floor   the grace after the floor
+floor                  a newer one, see `log/commits/floors.py`            at once
+temporary file         nothing: it can only be its writer's        the grace after it was last written
+=====================  ==========================================  ========================================
+
+A writer that comes late finds its segment condemned, or its record number below the floor, and writes anew. Every step
+may be interrupted and repeated. Listings only find candidates; the log decides about each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from streamhouse_spark.core.paths import (
+    checkpoint_key,
+    commit_key,
+    commits_prefix,
+    manifests_prefix,
+    parse_numbers,
+    segments_prefix,
+    table_prefix,
+)
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.log.commits.actions import Action, Condemn, Purge
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_floor
+from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
+from streamhouse_spark.log.commits.floors import settled_floor, superfluous_floors
+from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+GRACE_MS = 24 * 3600 * 1000
+GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
+ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
+FLOOR_STEP_MIN = 50
+
+
+@dataclass(slots=True)
+class CleanReport:
+    """Changes that `clean` made, or with ``dry_run`` would make."""
+
+    dry_run: bool
+    condemned: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    floor: int | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Uuid of a dropped table → reason why it was left as it is."""
+
+
+def check_grace(grace_ms: int) -> None:
+    """Raise `InvalidOptionError` for a grace too short to protect writers and readers under way."""
+    if type(grace_ms) is not int:
+        raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
+        )
+
+
+def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
+    """Delete files that were condemned long enough ago, then condemn newly unneeded ones.
+
+    Raises `InvalidOptionError` for a grace below ten minutes, which could not protect writers and readers under way.
+    """
+    check_grace(grace_ms)
+    report = CleanReport(dry_run)
+    state = log.refresh()
+    now_ms = storage.now_ms()
+    _delete_condemned(log, storage, state, now_ms, grace_ms, report)
+    _delete_records(log, storage, now_ms, grace_ms, report)
+    _delete_temporary(log, storage, now_ms, grace_ms, report)
+    _condemn_orphans(log, storage, now_ms, grace_ms, report)
+    _raise_floor(log, storage, report)
+    return report
+
+
+def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
+    report.deleted.extend(keys)
+    if not report.dry_run:
+        for key in keys:
+            storage.delete(key)
+
+
+def _delete_condemned(
+    log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
+    due = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
+    _delete(storage, due, report)
+    forgettable = tuple(
+        k for k in due if not state.condemned[k].orphan or state.condemned[k].time_ms + ORPHAN_MEMORY_MS <= now_ms
+    )
+    if forgettable and not report.dry_run:
+        log.commit(lambda current, _: (Purge(tuple(k for k in forgettable if k in current.condemned)),))
+
+
+def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+    log.check_floor()
+    effective = settled_floor(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
+    if not effective:
+        return
+    numbers = parse_numbers(storage.list_names(commits_prefix(log.table_uuid)))
+    records = [commit_key(log.table_uuid, n) for n in numbers if n < effective]
+    listed = list_checkpoints(storage, log.table_uuid)
+    checkpoints = [checkpoint_key(log.table_uuid, n) for n in listed[:-CHECKPOINTS_KEPT] if n < effective]
+    if not records and not checkpoints:
+        return
+    if not has_whole_checkpoints(storage, log.table_uuid, at_least=log.check_floor() - 1):
+        logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
+        return
+    _delete(storage, [*records, *checkpoints], report)
+
+
+def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+    list_temporary = getattr(storage, "list_temporary", None)
+    if list_temporary is not None:
+        found = list_temporary(table_prefix(log.table_uuid))
+        _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
+
+
+def _condemn_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+    uuid = log.table_uuid
+    listed = [*storage.list(segments_prefix(uuid)), *storage.list(manifests_prefix(uuid))]
+    old = [i.key for i in listed if i.modified_ms + grace_ms <= now_ms]
+    floor = log.check_floor()
+
+    def orphans(state: TableState) -> tuple[str, ...]:
+        named = referenced_keys(state) | manifest_keys(state, at_least=floor)
+        return tuple(k for k in old if k not in named and k not in state.condemned)
+
+    report.condemned.extend(orphans(log.state))
+    if report.condemned and not report.dry_run:
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            keys = orphans(state)
+            return (Condemn(keys),) if keys else ()
+
+        log.commit(plan)
+
+
+def _raise_floor(log: CommitLog, storage: Storage, report: CleanReport) -> None:
+    """Void the records that two verified checkpoints make superfluous and that hold no live rows."""
+    newest = log.check_floor()
+    superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)
+    _delete(storage, superfluous, report)
+    listed = list_checkpoints(storage, log.table_uuid)
+    if len(listed) < CHECKPOINTS_KEPT or listed[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
+        return
+    state = log.refresh()
+    verified = verified_checkpoints(storage, state)
+    if len(verified) < CHECKPOINTS_KEPT:
+        return
+    oldest_inline = state.oldest_inline_commit()
+    floor = min(verified[-1].version, oldest_inline if oldest_inline is not None else state.version)
+    if floor < log.check_floor() + FLOOR_STEP_MIN:
+        return
+    report.floor = floor
+    if not report.dry_run:
+        with suppress(ObjectExistsError):  # another cleaner was faster, or it is our own: either way there is a floor
+            write_floor(storage, log.table_uuid, log.floor_index + 1, floor)

@@ -1,0 +1,181 @@
+"""A table's log under another uuid: the copy of a warehouse gives its tables identities of their own.
+
+Every file with the old uuid is written again with the new one; segments are copied byte by byte. The old log ends with
+a record that drops and buries it, so that writers to it get an error. **Commit point** of that record: itself, in the
+old log, put only where the new log holds all before it. Until a name points to the new log nobody reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import xxhash
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import (
+    checkpoint_key,
+    commit_key,
+    commits_prefix,
+    manifest_key,
+    manifests_prefix,
+    parse_numbers,
+    segments_prefix,
+    table_prefix,
+)
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.log.commits.actions import COPY, Action, Bury, Drop
+from streamhouse_spark.log.commits.checkpoint import (
+    NEWEST_VERSION,
+    TOMBSTONE,
+    list_checkpoints,
+    write_checkpoint,
+    write_floor,
+)
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+ROUNDS_MAX: Final = 20
+PART_BYTES: Final = 16 << 20
+
+
+def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
+    """Continue the table's log under the new uuid. Finished work is not repeated.
+
+    Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
+    """
+    index, floor = newest_floor(storage, old_uuid)
+    if floor is not None and floor.floor >= TOMBSTONE:
+        return
+    log = CommitLog(storage, old_uuid, world)
+    for _ in range(ROUNDS_MAX):
+        state = log.refresh()
+        if state.buried:
+            break
+        _Copy(storage, old_uuid, new_uuid).make(state)
+        _end(log, state.version)
+    else:
+        raise CommitConflictError(
+            f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
+        )
+    with suppress(ObjectExistsError):
+        write_floor(storage, old_uuid, index + 1, TOMBSTONE)
+
+
+def _end(log: CommitLog, version: int) -> None:
+    """End the old log, unless a record came behind ``version``."""
+
+    def plan(state: TableState, _: int) -> Sequence[Action]:
+        if state.version != version or state.buried:
+            return ()
+        return (Bury(),) if state.dropped else (Drop(), Bury())
+
+    log.commit(plan)
+
+
+class _Copy:
+    def __init__(self, storage: Storage, old_uuid: str, new_uuid: str) -> None:
+        self._storage = storage
+        self._old_uuid = old_uuid
+        self._new_uuid = new_uuid
+        self._old, self._new = table_prefix(old_uuid), table_prefix(new_uuid)
+
+    def make(self, state: TableState) -> None:
+        """Copy all files that the state names, and existing ones of older states."""
+        needed = referenced_keys(state)
+        listed = {info.key for info in self._storage.list(self._old)}
+        known = needed | listed
+        for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
+            self._copy_bytes(key, is_needed=key in needed)
+        known |= manifest_keys(state)
+        for key in sorted(key for key in known if key.startswith(manifests_prefix(self._old_uuid))):
+            self._copy_frame(key, "manifest", is_needed=key in needed)
+        numbers = parse_numbers(key for key in known if key.startswith(commits_prefix(self._old_uuid)))
+        for number in numbers[: bisect_right(numbers, state.version)]:
+            key = commit_key(self._old_uuid, number)
+            self._copy_frame(key, "commit", is_needed=key in needed)
+        for number in list_checkpoints(self._storage, self._old_uuid):
+            if number < state.version:
+                self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
+        _, floor = newest_floor(self._storage, self._old_uuid)
+        if floor is not None and floor.floor < TOMBSTONE:
+            with suppress(ObjectExistsError):
+                write_floor(self._storage, self._new_uuid, 1, floor.floor)
+        write_checkpoint(self._storage, self._renamed(state))
+
+    def _renamed(self, state: TableState) -> TableState:
+        condemned = {self._place(key): found for key, found in state.condemned.items()}
+        former = (*state.former_uuids, self._old_uuid)
+        return replace(state, table_uuid=self._new_uuid, condemned=condemned, former_uuids=former)
+
+    def _place(self, key: str) -> str:
+        return self._new + key.removeprefix(self._old) if key.startswith(self._old) else key
+
+    def _copy_bytes(self, key: str, *, is_needed: bool) -> None:
+        try:
+            size_bytes = self._storage.size_bytes(key)
+        except ObjectNotFoundError as error:
+            self._missing(key, error, is_needed=is_needed)
+            return
+        parts = [(at, min(at + PART_BYTES, size_bytes)) for at in range(0, size_bytes, PART_BYTES)]
+        with suppress(ObjectExistsError), self._storage.create(self._place(key)) as sink:
+            for part in parts:
+                sink.write(self._storage.read_ranges(key, [part])[0])
+
+    def _copy_frame(self, key: str, kind: str, *, is_needed: bool) -> None:
+        try:
+            data = self._storage.read(key)
+        except ObjectNotFoundError as error:
+            self._missing(key, error, is_needed=is_needed)
+            return
+        try:
+            reframed = self._reframed(kind, data, key)
+        except CorruptDataError as error:
+            if kind != "checkpoint":
+                raise
+            logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
+            return
+        with suppress(ObjectExistsError):
+            self._storage.put_if_absent(self._place(key), reframed)
+
+    def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
+        if is_needed:  # else a listing lagged, or it was cleaned away
+            raise CorruptDataError(f"{self._storage.url}/{key} is missing; copy the warehouse again") from error
+
+    def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
+        version = NEWEST_VERSION if kind == "checkpoint" else None
+        frame = decode_frame(kind, data, f"{self._storage.url}/{key}", newest=version)
+        header: dict[str, Any] = {**frame.header, "table": self._new_uuid}
+        if "actions" in header:
+            header["actions"] = [self._action(action) for action in header["actions"]]
+        if kind == "commit" and "manifest" in header:
+            header["manifest"] = self._reference(header["manifest"])
+        if kind == "checkpoint":
+            header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
+            header.pop("floor", None)  # floors of the copy begin anew
+            header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
+        return encode_frame(kind, header, [bytes(frame.payload)], version=version)
+
+    def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        if action["type"] in ("create", COPY):
+            return {**action, "type": COPY, "former_uuids": [*action.get("former_uuids", ()), self._old_uuid]}
+        if action["type"] in ("condemn", "purge"):
+            return {**action, "keys": [self._place(key) for key in action["keys"]]}
+        return dict(action)
+
+    def _reference(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+        key = manifest_key(self._new_uuid, reference["uuid"])
+        try:
+            data = self._storage.read(key)
+        except ObjectNotFoundError:
+            return dict(reference)  # it was cleaned away with the record that is yet to go
+        return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}

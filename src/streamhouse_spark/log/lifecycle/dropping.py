@@ -1,0 +1,114 @@
+"""Deletion of the files of tables that nobody can open any more.
+
+Dropped tables, and tables that never got a name because their creator died, go in steps, each of which may be
+interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
+record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
+number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
+lake table, the files, and last the commit records. The tombstone stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.commits.actions import Action, Bury, Drop
+from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
+from streamhouse_spark.log.lifecycle.names import resolve
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+DropLake = Callable[[TableState], None]
+
+
+def clean_dropped(
+    storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
+) -> CleanReport:
+    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
+
+    Unreadable tables are not deleted and do not stop the rest: ``skipped`` has them and the reasons.
+    """
+    check_grace(grace_ms)
+    report = CleanReport(dry_run)
+    for uuid in storage.list_names(TABLES_PREFIX):
+        try:
+            index, tombstone_ms = _tombstone(storage, uuid)
+            if tombstone_ms is None:
+                _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
+            elif tombstone_ms + grace_ms <= storage.now_ms():
+                _delete_files(storage, uuid, drop_lake, report)
+        except StreamhouseError as error:
+            logger.warning("table %s is left as it is: %s", uuid, error)
+            report.skipped[uuid] = str(error)
+    return report
+
+
+def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
+    """Return the index of the newest floor, and its time if it is a tombstone."""
+    index, floor = newest_floor(storage, uuid)
+    return index, floor.time_ms if floor is not None and floor.floor >= TOMBSTONE else None
+
+
+def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
+    log = CommitLog(storage, uuid, world)
+    try:
+        state = log.refresh()
+    except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
+        return
+    old = state.time_ms + grace_ms <= storage.now_ms()
+    if dry_run or not (old or state.buried):
+        return
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
+        # have named and filled it.
+        if current.buried or current.time_ms + grace_ms > time_ms:
+            return ()
+        if current.dropped:
+            return (Bury(),)
+        return () if _is_named(storage, current) else (Drop(),)
+
+    log.commit(plan)
+    if log.state.buried:
+        with suppress(ObjectExistsError):
+            write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
+
+
+def _is_named(storage: Storage, state: TableState) -> bool:
+    database, _, table = state.name.partition(".")
+    return resolve(storage, TablePath(database, table)).uuid == state.table_uuid
+
+
+def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:
+    keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))]
+    last = commits_prefix(uuid)
+    keys.sort(key=lambda key: (key.startswith(last), key))
+    report.deleted.extend(keys)
+    if report.dry_run or not keys:
+        return
+    state = _last_state(storage, uuid)
+    if state is not None:
+        drop_lake(state)
+    for key in keys:
+        storage.delete(key)
+
+
+def _last_state(storage: Storage, uuid: str) -> TableState | None:
+    """Return the last state of the remaining records, without regard to the tombstone; None if they are gone."""
+    state = newest_checkpoint(storage, uuid)
+    if state is not None:
+        return state
+    with suppress(ObjectNotFoundError):
+        return fold(None, read_record(storage, uuid, 1)[0])
+    return None

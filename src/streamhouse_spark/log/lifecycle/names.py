@@ -1,0 +1,251 @@
+"""The warehouse's own file, databases, and the pointers from names to tables.
+
+A table *is* its uuid; a name is a chain of put-if-absent pointers of which the last one counts. **Commit point** of
+creating a name: the pointer. Of dropping a table: the drop record in its log; the pointer to nothing follows, and a
+pointer that still names a dropped table means nothing, so a crash between the two is no state of its own.
+
+A pointer counts only while the table itself has that name, so renaming has one **commit point**, the rename record in
+the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it; a crash
+anywhere leaves one name that works. A process that takes a name whose pointer does not count ends the renaming that may
+be under way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.lifecycle.renaming`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
+from streamhouse_spark.errors import (
+    InvalidNameError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StreamhouseError,
+    WarehouseNotFoundError,
+)
+from streamhouse_spark.log.commits.chains import last_object
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NamePointer:
+    """The meaning of a name: table ``uuid``, or nothing. ``number`` is the pointer's number in its chain, 0 for
+    none.
+    """
+
+    number: int
+    uuid: str | None
+    moved_to: str | None = None
+    """The new name of the table, if renaming let this one mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePointer:
+    """The state of a database: there or not. ``number`` is that of its newest file, 0 for none."""
+
+    name: str
+    number: int
+    exists: bool
+    comment: str | None = None
+
+
+def require_warehouse(storage: Storage) -> None:
+    """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
+    if not warehouse_exists(storage):
+        raise WarehouseNotFoundError(
+            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
+            "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
+        )
+
+
+def warehouse_exists(storage: Storage) -> bool:
+    return read_warehouse_file(storage) is not None
+
+
+def create_warehouse(storage: Storage, world: World, *, around: str | None = None) -> None:
+    """Make the location a warehouse unless it is one. A location with foreign files is refused, except for the folder
+    ``around``, around which the warehouse is made on purpose.
+    """
+    if warehouse_exists(storage):
+        return
+    storage.check_writable()
+    foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
+    if foreign and not warehouse_exists(storage):
+        raise WarehouseNotFoundError(
+            f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
+            "choose an empty or new directory",
+        )
+    with suppress(ObjectExistsError):
+        storage.put_if_absent(WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
+
+
+def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
+    """Make the database exist. Returns False if it did already."""
+    while not (found := resolve_database(storage, database)).exists:
+        if point_database(storage, found, world, exists=True, comment=comment):
+            return True
+    return False
+
+
+def resolve_database(storage: Storage, database: str) -> DatabasePointer:
+    """Return the present state of the database: its last file. Raises `FormatVersionError` for a newer format."""
+    number, data = last_object(storage, lambda n: database_key(database, n))
+    if not number:
+        return DatabasePointer(database, 0, exists=False)
+    header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
+    return DatabasePointer(database, number, exists=bool(header.get("exists", True)), comment=header.get("comment"))
+
+
+def point_database(
+    storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
+) -> bool:
+    """Give the database this state, if its state still is ``previous``. Returns False if another was faster."""
+    header: dict[str, Any] = {"name": previous.name}
+    if previous.number or comment is not None:  # the first file says no more than that the database exists
+        header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
+    failure: StorageError | None = None
+    try:
+        storage.put_if_absent(database_key(previous.name, previous.number + 1), encode_frame("database", header))
+        return True
+    except StorageError as error:
+        failure = error
+    stored = _read_database(storage, previous.name, previous.number + 1)
+    if stored is None:
+        raise failure
+    return stored == header
+
+
+def _read_database(storage: Storage, database: str, number: int) -> dict[str, Any] | None:
+    key = database_key(database, number)
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError:
+        return None
+    return decode_frame("database", data, f"{storage.url}/{key}").header
+
+
+def database_exists(storage: Storage, database: str) -> bool:
+    """Whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
+    return resolve_database(storage, database).exists
+
+
+def list_databases(storage: Storage) -> list[str]:
+    """List the existing databases. One whose file cannot be read counts as existing and is logged: one must not hide
+    the others.
+    """
+
+    def is_there(name: str) -> bool:
+        try:
+            return database_exists(storage, name)
+        except StreamhouseError as error:
+            logger.warning("database %s cannot be read: %s", name, error)
+            return True
+
+    names = storage.list_names("")
+    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and is_there(n)]
+
+
+def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
+    """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
+    logged.
+    """
+    for name in storage.list_names(f"{database}/"):
+        if is_table_name(name):
+            path = TablePath(database, name)
+            try:
+                pointer = resolve(storage, path)
+            except StreamhouseError as error:
+                logger.warning("the name %s cannot be read: %s", path, error)
+                yield path, None
+            else:
+                if pointer.uuid is not None:
+                    yield path, pointer
+
+
+def resolve(storage: Storage, path: TablePath) -> NamePointer:
+    """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
+    damaged.
+    """
+    number, data = last_object(storage, lambda n: name_key(path, n))
+    if not number:
+        return NamePointer(0, None)
+    header = _decoded_pointer(storage, path, number, data)
+    return NamePointer(number, header["uuid"], header.get("moved_to"))
+
+
+def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:
+    """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
+    on.
+    """
+    return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
+
+
+def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
+    """Return the table besides ``uuid`` that the name meant last; None if it never meant another.
+
+    Pointers are never deleted. They are read from the last one back, to the first one of another table: behind that
+    only this table's own renamings lie.
+    """
+    number, data = last_object(storage, lambda n: name_key(path, n))
+    pointer = _decoded_pointer(storage, path, number, data) if number else None
+    while pointer is not None:
+        found: str | None = pointer["uuid"]
+        if found not in (None, uuid):
+            return found
+        number -= 1
+        pointer = _read_pointer(storage, path, number) if number else None
+    return None
+
+
+def point(
+    storage: Storage,
+    path: TablePath,
+    previous: NamePointer,
+    uuid: str | None,
+    world: World,
+    *,
+    moved_to: TablePath | None = None,
+) -> bool:
+    """Let the name mean ``uuid`` from now on, if it still means ``previous``. Returns False if another was faster."""
+    number = previous.number + 1
+    attempt = world.ids.new_uuid()
+    header = {"name": str(path), "uuid": uuid, "attempt": attempt}
+    if moved_to is not None:
+        header["moved_to"] = str(moved_to)
+    data = encode_frame("name", header)
+    failure: StorageError | None = None
+    try:
+        storage.put_if_absent(name_key(path, number), data)
+        return True
+    except StorageError as error:
+        failure = error
+    stored = _read_pointer(storage, path, number)
+    if stored is None:
+        raise failure
+    return bool(stored["attempt"] == attempt)
+
+
+def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any] | None:
+    try:
+        data = storage.read(name_key(path, number))
+    except ObjectNotFoundError:
+        return None
+    return _decoded_pointer(storage, path, number, data)
+
+
+def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
+    where = f"{storage.url}/{name_key(path, number)}"
+    header = decode_frame("name", data, where).header
+    if header["name"] != str(path):
+        raise InvalidNameError(f"{where} is the pointer of {header['name']}; a folder was renamed by hand")
+    return header

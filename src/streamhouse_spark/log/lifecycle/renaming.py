@@ -1,0 +1,140 @@
+"""Renaming of a table, naming of a dropped one again, and freeing of names that others may be about to give.
+
+**Commit point** of either: its record in the table's log, which has the name.
+
+The danger is a renamer that puts the pointer of the new name and sleeps, while another process takes the name, because
+its pointer does not count yet; then the renamer wakes up and commits: the table would have a name that means another
+table. So a process that takes such a name first stores a rename record with the table's own name in that table's log,
+and the renamer's record is planned only if no such record came since it began.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, TableNotFoundError
+from streamhouse_spark.log.commits.actions import Action, Rename, Undrop
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.names import NamePointer
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+RACES_MAX = 20
+
+
+def is_named(state: TableState, path: TablePath) -> bool:
+    """Whether a pointer of this name to the table counts."""
+    return not state.dropped and state.name == str(path)
+
+
+def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
+    """Make sure that the name means no table, and that nobody is about to give it to the table it points to.
+
+    Returns False if it means one. A table that is damaged keeps its name.
+    """
+    if pointer.uuid is None:
+        return True
+    log = CommitLog(storage, pointer.uuid, world)
+    try:
+        if is_named(log.refresh(), path):
+            return False
+        log.commit(lambda state, _: () if state.buried or is_named(state, path) else (Rename(state.name),))
+        return not is_named(log.state, path)
+    except TableNotFoundError:  # dropped so long ago that its files are gone
+        return True
+    except CorruptDataError as error:
+        logger.warning("the name %s points to a damaged table and stays taken: %s", path, error)
+        return False
+
+
+def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: TablePath) -> bool:
+    """Give the table the new name. Returns False if that means another table.
+
+    Raises `TableNotFoundError` if the table no longer has the old name, `CommitConflictError` if others keep taking the
+    new one and leaving it. After `StorageError` and `CommitStateUnknownError` the table has one of the two names;
+    renaming again is safe.
+    """
+    old_pointer = names.resolve(storage, old)
+    renamed = _given(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
+    if renamed:
+        with after_commit(logger, "freeing the name", old):  # its pointer counts no longer
+            names.point(storage, old, old_pointer, None, world, moved_to=new)
+    return renamed
+
+
+def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> bool:
+    """Bring a dropped table back under this name. Returns False if that means another table.
+
+    Raises `TableNotFoundError` if the table exists, or was dropped so long ago that its files go, `CommitConflictError`
+    if others keep taking the name and leaving it. After `StorageError` and `CommitStateUnknownError` the table is
+    dropped, or there; bringing it back again is safe.
+    """
+    return _given(storage, world, log, path, Undrop(str(path)), _require_dropped)
+
+
+def _given(
+    storage: Storage,
+    world: World,
+    log: CommitLog,
+    new: TablePath,
+    action: Action,
+    require: Callable[[TableState], None],
+) -> bool:
+    """Point the name to the table and commit the record that lets the pointer count. Returns False for a name that is
+    taken.
+    """
+    for _ in range(RACES_MAX):
+        begun = log.refresh()
+        require(begun)
+        pointer = names.resolve(storage, new)
+        if not free(storage, world, new, pointer):
+            return False
+        if pointer.uuid == begun.table_uuid:
+            begun = log.refresh()  # an earlier attempt with this table that got no further: it was just ended
+            require(begun)
+        if not names.point(storage, new, pointer, begun.table_uuid, world):
+            continue
+        if _commit(log, begun, action, require):
+            return True
+    raise CommitConflictError(f"naming a table {new} lost {RACES_MAX} races for the name; try again")
+
+
+def _require_name(state: TableState, path: TablePath) -> None:
+    if not is_named(state, path):
+        raise TableNotFoundError(
+            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'} ; nothing was changed"
+        )
+
+
+def _require_dropped(state: TableState) -> None:
+    if not state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is there, not dropped; nothing was changed")
+    if state.buried:
+        raise TableNotFoundError(
+            f"table {state.name} ({state.table_uuid}) was dropped longer ago than files are kept, and cleaning has "
+            "begun to delete it: it cannot be brought back"
+        )
+
+
+def _commit(log: CommitLog, begun: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
+    """Commit the action, and return whether it happened: not if the table was renamed, or the new name taken, since it
+    began.
+    """
+    happened = False
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        nonlocal happened
+        happened = state.named == begun.named
+        if happened:
+            require(state)
+        return (action,) if happened else ()
+
+    log.commit(plan)
+    return happened

@@ -1,0 +1,83 @@
+"""The columns with the position of a row in the log: for changelogs, tails and reads with metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.log.segments.reader import LogBatch
+
+CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
+BUCKET = pa.field("_bucket", pa.int32(), nullable=False)
+LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
+COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
+
+CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
+"""Columns of ``<table>$changelog`` before the table's columns."""
+METADATA_FIELDS = (BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
+"""Columns that ``includeMetadata`` puts before the table's columns."""
+
+
+def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*fields, *schema])
+
+
+@cache
+def _change_types() -> pa.Array:
+    return pa.array([kind.name.lower() for kind in ChangeType])
+
+
+def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    """Return the batch with these metadata columns before its own.
+
+    In tables with a primary key its first column is the kind of change, which becomes `CHANGE_TYPE` if this is among
+    the fields.
+    """
+    batch, kinds = found.batch, None
+    if batch.schema.names[:1] == [CHANGE_TYPE.name]:
+        kinds = _change_types().take(batch.column(0))
+        batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
+    times_us = found.segment.commit_times_ms(found.offsets) * 1000
+    offsets = pa.array(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
+    return add_places(batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows)
+
+
+def add_metadata(
+    batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
+) -> pa.RecordBatch:
+    """Return the batch with metadata columns. ``times_us`` is None for rows read back from the lake, whose commit times
+    are unknown.
+    """
+    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if LOG_OFFSET in fields else None
+    return add_places(batch, fields, bucket, offsets, times_us)
+
+
+def add_places(
+    batch: pa.RecordBatch,
+    fields: Sequence[pa.Field],
+    bucket: int | None,
+    offsets: pa.Array | None,
+    times_us: pa.Array | None = None,
+    kinds: pa.Array | None = None,
+    *,
+    num_rows: int | None = None,
+) -> pa.RecordBatch:
+    """Return the batch with metadata columns and an offset for each row; None is not known, and null in the rows.
+
+    ``kinds`` are those of the changes, by default all are inserts.
+    """
+    rows = batch.num_rows if num_rows is None else num_rows
+    values = {
+        CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows) if kinds is None else kinds,
+        BUCKET.name: lambda: pa.repeat(pa.scalar(bucket, pa.int32()), rows),
+        LOG_OFFSET.name: lambda: pa.nulls(rows, pa.int64()) if offsets is None else offsets,
+        COMMIT_TIMESTAMP.name: lambda: (pa.nulls(rows, pa.int64()) if times_us is None else times_us).cast(
+            COMMIT_TIMESTAMP.type
+        ),
+    }
+    arrays = [values[f.name]() for f in fields]
+    return pa.RecordBatch.from_arrays([*arrays, *batch.columns], schema=with_fields(fields, batch.schema))

@@ -1,0 +1,227 @@
+"""Reads of offset ranges of buckets: splits that can be shipped to other processes, and their rows."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
+from streamhouse_spark.log.segments.statistics import may_match
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class LogSplit:
+    """Offsets of one bucket and the segments that hold them: all that a reader in another process needs.
+
+    Segments pruned by statistics are left out, so the rows of a split need not be dense; each batch has its offset.
+    """
+
+    table_uuid: str
+    bucket: int
+    offsets: OffsetRange
+    segments: tuple[Segment, ...]
+    schemas: Mapping[int, TableSchema]
+    """The schemas that the segments were written with."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether its rows are changes, of a table with a primary key: their first column is the kind of change."""
+        return any(schema.columns[:1] == (CHANGE_COLUMN,) for schema in self.schemas.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimated bytes of the split's rows in memory."""
+        return sum(_covered_bytes(s, self.offsets) for s in self.segments)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(s.offsets.intersect(self.offsets)) for s in self.segments)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table_uuid,
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "segments": [[s.to_json(), base64.b64encode(s.index_bytes).decode()] for s in self.segments],
+            "schemas": {str(i): schema.to_json() for i, schema in self.schemas.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LogSplit:
+        return cls(
+            data["table"],
+            data["bucket"],
+            OffsetRange(*data["offsets"]),
+            tuple(Segment.from_json(s, base64.b64decode(index)) for s, index in data["segments"]),
+            {int(i): TableSchema.from_json(schema) for i, schema in data["schemas"].items()},
+        )
+
+
+def plan_range(state: TableState, bucket: int, offsets: OffsetRange, filter_: pc.Expression | None = None) -> LogSplit:
+    """Return one split for ``offsets`` of a bucket. Raises `OffsetsTrimmedError` if the log no longer holds
+    them all.
+    """
+    log = state.buckets[bucket]
+    if offsets:
+        require_not_truncated(state, bucket, offsets.start)
+    if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
+        raise OffsetsTrimmedError(
+            f"bucket {bucket} of {state.name}: offsets {offsets} were asked for, the hot log holds {log.offsets}; "
+            "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
+        )
+    segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
+    if filter_ is not None:
+        segments = tuple(s for s in segments if segment_may_match(state, s, filter_))
+    schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
+    return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
+
+
+def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
+    """Return a split with the rows of a snapshot by key; their offsets are their numbers."""
+    schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
+    offsets = OffsetRange(0, snapshot.num_rows)
+    return LogSplit(state.table_uuid, snapshot.bucket, offsets, snapshot.segments, schemas)
+
+
+def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
+    """Raise `OffsetsTrimmedError` for an offset that a truncation took away."""
+    if offset < state.first_offset(bucket):
+        assert state.truncation is not None
+        raise OffsetsTrimmedError(
+            f"bucket {bucket} of {state.name}: offset {offset} was asked for, the table was truncated or overwritten "
+            f"by commit {state.truncation.commit} and begins at {state.first_offset(bucket)}; earlier rows are only "
+            f"in older snapshots of its lake",
+        )
+
+
+def segment_may_match(state: TableState, segment: Segment, filter_: pc.Expression) -> bool:
+    """Return False only if no row of the segment can satisfy the filter."""
+    if not segment.stats:
+        return True
+    if segment.schema_id != state.schema_id and not state.schema.keeps_columns_of(state.schemas[segment.schema_id]):
+        return True
+    return may_match(segment.stats, state.schema.arrow, filter_)
+
+
+def cut_split(split: LogSplit, target_bytes: int) -> list[LogSplit]:
+    """Cut a split into pieces of about ``target_bytes``, between segments and between the batches of large ones."""
+    pieces: list[LogSplit] = []
+    start = split.offsets.start
+    pending_bytes = 0
+    for segment in split.segments:
+        inside = segment.offsets.intersect(split.offsets)
+        for cut, size_bytes in _cut_points(segment, inside, target_bytes):
+            pending_bytes += size_bytes
+            if pending_bytes >= target_bytes and cut < split.offsets.end:
+                pieces.append(_sub_split(split, OffsetRange(start, cut)))
+                start, pending_bytes = cut, 0
+    pieces.append(_sub_split(split, OffsetRange(start, split.offsets.end)))
+    return [p for p in pieces if p.segments]
+
+
+def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Return offsets at which the segment may be cut, each with the bytes since the one before."""
+    size_bytes = _covered_bytes(segment, inside)
+    if size_bytes <= target_bytes or not segment.index_bytes:
+        yield inside.end, size_bytes
+        return
+    per_row_bytes = segment.memory_bytes / segment.num_rows
+    previous = inside.start
+    for row_end in segment.index.batch_row_starts[1:]:
+        cut = min(segment.base_offset + int(row_end), inside.end)
+        if cut > previous:
+            yield cut, int((cut - previous) * per_row_bytes)
+            previous = cut
+
+
+def _sub_split(split: LogSplit, offsets: OffsetRange) -> LogSplit:
+    segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
+    return replace(split, offsets=offsets, segments=segments)
+
+
+def _covered_bytes(segment: Segment, offsets: OffsetRange) -> int:
+    return segment.memory_bytes * len(segment.offsets.intersect(offsets)) // segment.num_rows
+
+
+def read_split(
+    storage: Storage,
+    split: LogSplit,
+    schema: TableSchema,
+    columns: Sequence[str] | None = None,
+    *,
+    records: InlineRecords | None = None,
+) -> Iterator[LogBatch]:
+    """Read the split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
+
+    Reads of several splits at once share ``records``.
+    """
+    wanted = schema if columns is None else schema.select(columns)
+    adapters = {schema_id: Adapter(written, wanted) for schema_id, written in split.schemas.items()}
+    records = records or InlineRecords(storage, split.table_uuid)
+    for segment in split.segments:
+        adapter = adapters[segment.schema_id]
+        written = split.schemas[segment.schema_id].arrow
+        found_batches = read_segment(
+            storage, split.table_uuid, segment, written, split.offsets, adapter.columns, records=records
+        )
+        for found in found_batches:
+            yield LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
+
+
+class Adapter:
+    """Converts batches from the columns of their segment to the columns wanted, matched by column id."""
+
+    def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
+        by_id = {c.id: c.name for c in written.columns}
+        self._sources = [by_id.get(c.id) for c in wanted.columns]
+        self._schema = wanted.arrow
+        named = [name for name in self._sources if name is not None]
+        self._as_it_is = written.arrow.equals(wanted.arrow) and list(written.names) == named
+        self.columns = None if self._as_it_is else (named or [written.names[0]])
+
+    def adapt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._as_it_is:
+            return batch
+        arrays = [
+            pa.nulls(batch.num_rows, field.type) if name is None else _cast(batch.column(name), field.type)
+            for name, field in zip(self._sources, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _cast(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    return array if array.type.equals(data_type) else array.cast(data_type)
+
+
+def check_dense(batches: Iterator[LogBatch], offsets: OffsetRange) -> Iterator[LogBatch]:
+    """Pass batches on, and raise `CorruptDataError` unless they hold exactly ``offsets``, in order."""
+    expected = offsets.start
+    for batch in batches:
+        if batch.base_offset != expected:
+            raise CorruptDataError(f"bucket {batch.bucket}: offset {expected} expected, found {batch.base_offset}")
+        expected = batch.offsets.end
+        yield batch
+    if expected != offsets.end:
+        raise CorruptDataError(f"offsets {offsets} end at {expected}: rows are missing")
+
+
+def hot_range(log: BucketLog, lake_offset: int) -> OffsetRange:
+    """Return the range that a union read takes from the hot log: all offsets that the lake snapshot does not hold.
+
+    Raises `OffsetsTrimmedError` where the log was trimmed past the lake's offset, which a valid pin never shows.
+    """
+    if log.start > lake_offset:
+        raise OffsetsTrimmedError(f"the hot log starts at {log.start}, the lake snapshot ends at {lake_offset}")
+    return OffsetRange(lake_offset, max(lake_offset, log.end))

@@ -1,0 +1,128 @@
+"""Statistics of a segment's rows, in the JSON form of the commit record, and pruning by them.
+
+``[min, max, null count]`` per column; min and max are null where every value is. Dates are days, timestamps
+microseconds, decimals strings. A column whose floats hold NaN has no statistics: NaN is not between any two numbers.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.schema.literals import from_json, value_to_json
+
+PARTITIONS_MAX = 64
+STRING_CHARS_MAX = 64
+
+
+def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> dict[str, list[Any]]:
+    out = {}
+    for name in columns:
+        column = rows.column(name)
+        stats = _column_stats(column)
+        if stats is not None:
+            out[name] = stats
+    return out
+
+
+def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
+    """Combine the statistics of rows that were seen part by part; a column that lacks them in some part has none."""
+    out = {}
+    for name in parts[0] if parts else ():
+        found = [part[name] for part in parts if name in part]
+        if len(found) == len(parts):
+            order = decimal.Decimal if pa.types.is_decimal(schema.field(name).type) else None
+            lows, highs = ([bounds[i] for bounds in found if bounds[i] is not None] for i in (0, 1))
+            low, high = min(lows, key=order, default=None), max(highs, key=order, default=None)
+            out[name] = [low, high, sum(bounds[2] for bounds in found)]
+    return out
+
+
+def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return None
+    bounds = pc.min_max(_comparable(column))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if isinstance(low, float) and not (abs(low) != float("inf") and abs(high) != float("inf")):
+        return None  # JSON has no infinity
+    if isinstance(low, str) and max(len(low), len(high)) > STRING_CHARS_MAX:
+        return None
+    if isinstance(low, decimal.Decimal):
+        low, high = str(low), str(high)
+    return [low, high, column.null_count]
+
+
+def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return dates and timestamps as their integers, which JSON holds and every engine compares alike."""
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column
+
+
+def collect_partitions(
+    rows: pa.Table | pa.RecordBatch, partition_by: Sequence[str]
+) -> tuple[tuple[Any, ...], ...] | None:
+    """Return the distinct partition values in JSON form, None if there are more than 64 or none are defined."""
+    if not partition_by:
+        return None
+    keys = pa.table({name: rows.column(name) for name in partition_by})
+    found = distinct(keys)
+    if found.num_rows > PARTITIONS_MAX:
+        return None
+    columns = [[value_to_json(v) for v in _comparable(found.column(name)).to_pylist()] for name in partition_by]
+    return tuple(zip(*columns, strict=True))
+
+
+def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
+    """Combine the results of `collect_partitions` for rows that were seen part by part."""
+    found: dict[tuple[Any, ...], None] = {}
+    for part in parts:
+        if part is None:
+            return None
+        found.update(dict.fromkeys(part))
+    return tuple(found) if len(found) <= PARTITIONS_MAX else None
+
+
+def may_match(stats: Mapping[str, list[Any]], schema: pa.Schema, filter_: pc.Expression) -> bool:
+    """Return False only if no row with these statistics can satisfy the filter.
+
+    Arrow itself simplifies the filter under the guarantee that the statistics give, as it does for Parquet row groups.
+    """
+    guarantee = _guarantee(stats, schema)
+    if guarantee is None:
+        return True
+    import pyarrow.dataset as ds  # loads pandas, where there is one
+
+    file_format = ds.IpcFileFormat()
+    fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
+    dataset = ds.FileSystemDataset([fragment], schema, file_format)
+    try:
+        return next(iter(dataset.get_fragments(filter=filter_)), None) is not None
+    except pa.ArrowInvalid:  # Arrow cannot cast a bound to the type it compares in; only pruning needs that cast
+        return True
+
+
+def _guarantee(stats: Mapping[str, list[Any]], schema: pa.Schema) -> pc.Expression | None:
+    combined: pc.Expression | None = None
+    for name, (low, high, nulls) in stats.items():
+        index = schema.get_field_index(name)
+        if index < 0:
+            continue
+        field = pc.field(name)
+        if low is None:
+            part = field.is_null()
+        else:
+            data_type = schema.field(index).type
+            above, below = field >= from_json(low, data_type), field <= from_json(high, data_type)
+            if nulls:  # said of each bound: Arrow looks no deeper
+                above, below = above | field.is_null(), below | field.is_null()
+            part = above & below
+        combined = part if combined is None else combined & part
+    return combined

@@ -1,0 +1,187 @@
+"""Writing of rows as segments: the bytes, the index and the statistics. Nothing here is visible before a commit names
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.slicing import compacted
+from streamhouse_spark.log.commits.segment import Segment, SegmentIndex, block_bytes_for
+from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Sink, Storage
+
+Codec = Literal["none", "lz4", "zstd"]
+BATCH_ROWS_MAX = 1 << 16
+BATCH_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A segment that is durable, or carried along (``inline_rows``), but that no record names yet."""
+
+    segment: Segment
+    inline_rows: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentShape:
+    """The form of a table's segments."""
+
+    schema_id: int
+    partition_by: tuple[str, ...] = ()
+    stats_columns: tuple[str, ...] = ()
+    codec: Codec = "none"
+
+    def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentShape:
+        """Return the form for rows of another of the table's schemas, in which columns may have other names."""
+        if schema_id == self.schema_id:
+            return self
+        names = {column.id: column.name for column in schemas[schema_id].columns}
+        ids = [schemas[self.schema_id].column(name).id for name in self.stats_columns]
+        return replace(self, schema_id=schema_id, stats_columns=tuple(names[i] for i in ids if i in names))
+
+
+def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+    """Write rows as one record batch message without schema, to travel in the commit record.
+
+    Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
+    """
+    data = one_batch(rows).serialize().to_pybytes()
+    return StagedSegment(_described(rows, bucket, shape, len(data)), data)
+
+
+def one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """Return all rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
+    batches = rows.to_batches()
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def stage_object(
+    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape
+) -> StagedSegment:
+    """Write rows as ``segments/<uuid>.arrow``, durable when this returns."""
+    with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
+        return stage_file(sink, segment_uuid, rows, bucket, shape)
+
+
+def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+    """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
+    size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, shape.codec)
+    described = _described(rows, bucket, shape, size_bytes)
+    segment = replace(
+        described,
+        uuid=segment_uuid,
+        compressed=shape.codec != "none",
+        unpacked_bytes=rows.nbytes if shape.codec != "none" else None,
+        stats=collect_stats(rows, shape.stats_columns),
+        index_bytes=index.to_bytes(),
+    )
+    return StagedSegment(segment)
+
+
+def write_file(
+    sink: Sink,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    estimated_bytes: int,
+    codec: Codec,
+    times: Sequence[tuple[int, int]] = (),
+) -> tuple[int, SegmentIndex]:
+    """Write an Arrow IPC file at the sink's position. Returns its size, and its index, which counts from there."""
+    starts: list[int] = []
+    rows: list[int] = []
+    options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
+    summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
+    file = pa.PythonFile(summing, mode="w")
+    with pa.ipc.new_file(file, schema, options=options) as writer:
+        for batch in batches:
+            starts.append(summing.size_bytes)
+            rows.append(batch.num_rows)
+            writer.write_batch(batch)
+    sums = summing.finish()
+    index = SegmentIndex(
+        block_bytes=summing.block_bytes,
+        batch_starts=np.array(starts, np.int64),
+        batch_rows=np.array(rows, np.int64),
+        block_sums=sums,
+        time_starts=np.array([t[0] for t in times], np.int64),
+        times_ms=np.array([t[1] for t in times], np.int64),
+    )
+    return summing.size_bytes, index
+
+
+def _described(rows: pa.Table, bucket: int, shape: SegmentShape, size_bytes: int) -> Segment:
+    return Segment(
+        bucket=bucket,
+        base_offset=0,
+        num_rows=rows.num_rows,
+        size_bytes=size_bytes,
+        schema_id=shape.schema_id,
+        commit=0,
+        first_time_ms=0,
+        last_time_ms=0,
+        partitions=collect_partitions(rows, shape.partition_by),
+    )
+
+
+def _rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
+    """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
+    if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
+        rows = compacted(rows)
+    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
+    batches: list[pa.RecordBatch] = rows.to_batches(
+        max_chunksize=max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // row_bytes))
+    )
+    return [b for b in batches if b.num_rows]
+
+
+class _SummingSink:
+    """Passes bytes on to a sink and sums them by block on the way."""
+
+    closed = False
+
+    def __init__(self, sink: Sink, block_bytes: int) -> None:
+        self._sink = sink
+        self.block_bytes = block_bytes
+        self.size_bytes = 0
+        self._sums: list[int] = []
+        self._hash = xxhash.xxh3_64()
+        self._in_block_bytes = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._sink.write(view)
+        self.size_bytes += view.nbytes
+        while view.nbytes:
+            take = min(self.block_bytes - self._in_block_bytes, view.nbytes)
+            self._hash.update(view[:take])
+            self._in_block_bytes += take
+            if self._in_block_bytes == self.block_bytes:
+                self._close_block()
+            view = view[take:]
+        return len(data)
+
+    def finish(self) -> Any:
+        if self._in_block_bytes:
+            self._close_block()
+        return np.array(self._sums, np.uint64)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered here."""
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def _close_block(self) -> None:
+        self._sums.append(self._hash.intdigest())
+        self._hash.reset()
+        self._in_block_bytes = 0

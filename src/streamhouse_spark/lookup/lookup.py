@@ -1,0 +1,370 @@
+"""Lookups of rows by primary key, in the tablets of this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
+from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
+from streamhouse_spark.kv.replay import catch_up
+from streamhouse_spark.kv.tablet import Extent, Tablet
+from streamhouse_spark.kv.tablet_history import belongs, is_ahead
+from streamhouse_spark.kv.value_format import UnknownSchemaError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
+from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.write.upsert import KeyedShape, KeyedTable, as_keys
+
+REMOTE_STALENESS_MS = 1_000
+DAMAGED_MAX = 3
+"""Times that a damaged tablet is made anew for one lookup."""
+_Result = TypeVar("_Result")
+Places = npt.NDArray[np.int64]
+LOOK_MS_MAX = 1_000
+"""Time after a read of the log within which the absence of the next record proves that the state is the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Current rows that begin with the given keys."""
+
+    places: Places
+    """For each row the index of its key, ascending."""
+    rows: pa.Table
+
+
+class Lookup:
+    """Lookups in one table; remembers when the log was last read. Safe for threads."""
+
+    def __init__(self, keyed: KeyedTable) -> None:
+        self._keyed = keyed
+        self._table = keyed.table
+        self._refreshed_ms: int | None = None
+        self._is_local = self._table.storage.local_path("") is not None
+        self._next_record: tuple[int, str] = (-1, "")
+
+    def require_unlike_found(self, columns: Sequence[str] | None) -> None:
+        """Raise `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+        shape = self._keyed.shape()
+        names = (*shape.key_schema.names, *_value_names(shape, columns))
+        require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
+
+    def rows(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+        insert_if_absent: bool = False,
+    ) -> pa.Table:
+        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's are
+        called.
+        """
+        state = self.state(max_staleness_ms, at_least)
+        shape = self._keyed.shape(state)
+        wanted = _value_names(shape, columns)
+        given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name)
+        if given.nbytes > slicing.KEYS_BYTES_MAX:
+            raise InvalidOptionError(
+                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and {slicing.KEYS_BYTES_MAX} are the "
+                "most; look them up in several calls"
+            )
+        given = given.combine_chunks()
+        if insert_if_absent and given.num_rows:
+            self._keyed.insert_if_absent(given)
+            state = self._table.state
+
+        def look(newest: TableState, known: KeyedShape) -> pa.Table:
+            if known is shape:
+                return self._looked_up(newest, known, given, wanted)
+            keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
+            return self._looked_up(newest, known, keys, _value_names(known, columns))
+
+        return self._known(state, look)
+
+    def with_prefix(
+        self,
+        prefix: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> pa.Table:
+        """See `Table.prefix_lookup`."""
+        state = self.state(max_staleness_ms, at_least)
+        return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
+
+    def _with_prefix(
+        self, state: TableState, shape: KeyedShape, prefix: Any, columns: Sequence[str] | None
+    ) -> pa.Table:
+        wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
+        given = _prefix_row(shape, prefix)
+        encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
+        found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
+        columns_found = [
+            slicing.chunked((rows[place] for rows in found), column.type)
+            for place, column in enumerate(shape.schema.columns)
+        ]
+        places = shape.layout.key_places
+        keys = shape.layout.keys(
+            [slicing.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
+        )
+        inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
+        order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
+        rows = pa.Table.from_arrays(
+            [slicing.taken(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
+        )
+        return rows.select(list(wanted.names))
+
+    def matches(
+        self,
+        keys: pa.Table,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> Matches:
+        """Return the current rows of many keys, or of many first parts of keys, of which each may have several rows.
+
+        ``keys`` has the first columns of the primary key, or all, under the table's names and types and without
+        nulls; the same key may come again. ``columns`` are those of the rows, all by default.
+        """
+        state = self.state(max_staleness_ms, at_least)
+        return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
+
+    def _matches(self, state: TableState, shape: KeyedShape, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
+        wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
+        names = shape.key_schema.names[: keys.num_columns]
+        if not set(names) <= set(keys.column_names):
+            raise SchemaMismatchError(
+                f"keys for {shape.name} have the columns {', '.join(keys.column_names)}, its primary key begins with "
+                f"{', '.join(names)}: was a column renamed meanwhile? Look up again by these names"
+            )
+        keys = keys.select(names).combine_chunks()
+        encoded = encode_keys([_array(column) for column in keys.columns])
+        find = _found if len(names) == len(shape.key_schema.names) else _found_by_prefix
+        parts, values = [np.zeros(0, np.int64)], []
+        for bucket, places in _places_by_bucket(shape, keys):
+            order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
+            read = partial(find, shape, encoded.take(pa.array(order)), order)
+            found_places, found = self._read(state, shape, bucket, read)
+            parts.append(found_places)
+            values += found
+        places = np.concatenate(parts)
+        order = np.argsort(places, kind="stable")
+        unpacked, _ = shape.layout.values.unpack_all(values, wanted)
+        rows = [slicing.taken(column, order, distinct=True) for column in unpacked]
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
+        return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
+
+    def state(
+        self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
+    ) -> TableState:
+        """Return a state of the log as new as required; see `Table.lookup`."""
+        table, now_ms = self._table, self._table.world.clock.boot_ms()
+        known, state = self._refreshed_ms, table.state
+        if max_staleness_ms is None:
+            if self._is_local and known is not None and now_ms - known < LOOK_MS_MAX and self._is_newest(state):
+                max_staleness_ms = LOOK_MS_MAX
+            else:
+                max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
+        elif type(max_staleness_ms) is not int or max_staleness_ms < 0:
+            raise InvalidOptionError(
+                f"max_staleness_ms is {shown(max_staleness_ms)}, expected milliseconds, at least 0"
+            )
+        if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
+            state = table.refresh()
+            self._refreshed_ms = now_ms
+        if at_least and _lacks(state, at_least):
+            raise InvalidOptionError(
+                f"lookup in {table.name}: at_least is {dict(at_least)}, the log ends at {state.ends}; give the "
+                "offsets that a write to this table returned"
+            )
+        return state
+
+    def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
+        """Whether rows found with ``extent`` are the table's, of this state or a newer one."""
+        if tablet.checked == (extent.history, state.anchors.newest):
+            return True
+        if is_ahead(extent, state):
+            state = self._table.refresh()
+        return belongs(tablet, extent, self._table.storage, state)
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
+        """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
+        try:
+            return look(state, self._keyed.shape(state))
+        except UnknownSchemaError:
+            state = self._table.refresh()
+            return look(state, self._keyed.shape(state))
+
+    def _is_newest(self, state: TableState) -> bool:
+        """Whether the log on a local disk has no record behind this state: one look instead of a failing read.
+
+        It counts only for a moment after the log was read: after a longer sleep the floor has to be read too.
+        """
+        version, path = self._next_record
+        if version != state.version:
+            path = self._table.storage.local_path(commit_key(state.table_uuid, state.version + 1)) or ""
+            self._next_record = (state.version, path)
+        return not (state.dropped or os.path.exists(path))  # noqa: PTH110 - five times faster than Path
+
+    def _looked_up(self, state: TableState, shape: KeyedShape, given: pa.Table, names: Sequence[str]) -> pa.Table:
+        by_name = {name: given.column(name) for name in given.schema.names}
+        key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
+        keys = encode_keys(key_columns)
+        values: list[bytes | None] = [None] * given.num_rows
+        stored = stored_keys(keys)
+        for bucket, places in _places_by_bucket(shape, given):
+            order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
+            asked = [stored[place] for place in order.tolist()]
+            found = self._read(state, shape, bucket, partial(_values_of, asked))
+            for place, value in zip(order.tolist(), found, strict=True):
+                values[place] = value
+        wanted = [shape.schema.column(name) for name in names]
+        value_fields = [pa.field(column.name, column.type) for column in wanted]
+        columns, there = shape.layout.values.unpack_all(values, wanted)
+        schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
+        return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
+
+    def _read(
+        self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
+    ) -> _Result:
+        """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
+
+        A tablet that is found damaged while it is read is empty and begins anew: such a result does not count.
+        """
+        storage = self._table.storage
+        for _ in range(DAMAGED_MAX):
+            tablet = shape.tablet_of(bucket)
+            catch_up(tablet, shape.layout, storage, state, bucket)
+            extent, found = read(tablet)
+            if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
+                return found
+        raise damaged(state, bucket)
+
+    def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
+        """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
+        others.
+        """
+
+        def read(tablet: Tablet) -> tuple[Extent, list[bytes]]:
+            values: list[bytes] = []
+            extent = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
+            return extent, values
+
+        return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
+
+
+def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+    if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
+        raise InvalidOptionError(
+            f"at_least is {shown(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
+        )
+    return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in at_least.items())
+
+
+def column_names(columns: Sequence[str]) -> Sequence[str]:
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise InvalidOptionError(f"columns is {shown(columns)}, expected a list of column names")
+    return columns
+
+
+def _value_names(shape: KeyedShape, columns: Sequence[str] | None) -> list[str]:
+    """Return the columns beside the key that a lookup returns."""
+    wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
+    return [name for name in wanted.names if name not in shape.key_schema.names]
+
+
+def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
+    """Return one row with the key columns of the prefix."""
+    names = shape.key_schema.names
+    if isinstance(prefix, Mapping):
+        given = {shape.schema.column(name).name: value for name, value in prefix.items()}
+    else:
+        values = list(prefix) if isinstance(prefix, list | tuple) else [prefix]
+        given = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
+    if not given or set(given) != set(names[: len(given)]):
+        raise SchemaMismatchError(
+            f"prefix {prefix!r} of {shape.name}: expected values for the first columns of the primary key "
+            f"({', '.join(names)}), one or more of them"
+        )
+    columns = TableSchema(shape.key_schema.columns[: len(given)])
+    return coerce([given], columns, table=shape.name).combine_chunks()
+
+
+Matched = tuple[Extent, tuple[Places, list[bytes]]]
+"""The changes that were applied, and the indexes of keys with their values."""
+
+
+def damaged(state: TableState, bucket: int) -> StorageError:
+    return StorageError(
+        f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
+        "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
+    )
+
+
+def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[Extent, list[bytes | None]]:
+    found = tablet.find(keys)
+    return found.extent, found.values
+
+
+def _found(_shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+    """Return the indexes of found keys, and their values."""
+    found = tablet.find(stored_keys(keys))
+    there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
+    return found.extent, (places[there], [value for value in found.values if value is not None])
+
+
+def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+    """Return for each row that begins with one of the keys the index of that key, and its value."""
+    prefixes: list[bytes] = keys.to_pylist()
+    cut = [stored_prefix(prefix) for prefix in prefixes]
+    extent, values, counts = tablet.find_prefixes(cut)
+    owners = np.repeat(np.arange(len(prefixes)), counts)
+    if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
+        real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
+        inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
+        owners = owners[np.array(inside, np.bool_)]
+        values = [value for value, is_inside in zip(values, inside, strict=True) if is_inside]
+    return extent, (places[owners], values)
+
+
+def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:
+    """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
+    everywhere = np.arange(keys.num_rows)
+    if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
+        yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)
+        return
+    numbers = shape.bucket_numbers([keys.column(name) for name in shape.bucket_key])
+    for bucket in np.unique(numbers).tolist():
+        yield bucket, np.flatnonzero(numbers == bucket)
+
+
+def _buckets_of_prefix(shape: KeyedShape, given: pa.Table) -> Iterator[int]:
+    if not shape.bucket_key:
+        yield 0
+    elif set(shape.bucket_key) <= set(given.schema.names):
+        yield int(shape.bucket_numbers([given.column(name) for name in shape.bucket_key])[0])
+    else:
+        yield from range(shape.num_buckets)
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return slicing.one_array(column)

@@ -1,0 +1,301 @@
+"""Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
+
+An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
+integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
+wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), and
+null equals nothing, as in SQL.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import numbers
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
+
+Predicate = tuple[str, str, Any]
+
+_COMPARISONS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OPERATORS = (*_COMPARISONS, "in", "is null", "not null")
+_ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter as the user gave it; `bound` makes it one for the columns of a read."""
+
+    given: pc.Expression | None
+    predicates: tuple[Predicate, ...] = ()
+    """The predicates, if given as such: these prune lake files."""
+
+    def bound(self, schema: pa.Schema) -> BoundFilter:
+        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
+
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
+        """
+        fields = [find_field(schema, name) for name, _, _ in self.predicates]
+        asked = [(f, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_term(*one) for one in asked]
+        if self.given is not None:
+            terms.append(self.given)
+        predicates = tuple(found for found in (_pruning(*one) for one in asked) if found is not None)
+        columns = tuple(f.name for f in fields) if self.given is None else None
+        bound = BoundFilter(reduce(operator.and_, terms), predicates, columns)
+        _check(bound.expression, schema)
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFilter:
+    expression: pc.Expression
+    predicates: tuple[Predicate, ...] = ()
+    """Predicates that all rows of the filter satisfy, with values of the columns' own types: to be compared with bounds
+    of files."""
+    columns: tuple[str, ...] | None = None
+    """The columns that it needs; None if unknown."""
+
+
+def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
+    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
+    value).
+    """
+    if value is None:
+        return None
+    if isinstance(value, pc.Expression):
+        return Filter(value)
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):
+        _refuse(value)
+    predicates = tuple(_parsed(item) for item in value)
+    return Filter(None, predicates) if predicates else None
+
+
+def find_field(schema: pa.Schema, name: str) -> pa.Field:
+    """The field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+    for field in schema:
+        if field.name == name or field.name.casefold() == str(name).casefold():
+            return field
+    near = nearest(str(name), schema.names)
+    hint = f"; did you mean '{near}'?" if near else ";"
+    shown = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
+    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {shown}")
+
+
+def _parsed(item: Any) -> Predicate:
+    match item:
+        case (str() as column, str() as name, value):
+            folded = "=" if name == "==" else name.lower()
+            if isinstance(item, tuple) and folded in _OPERATORS:
+                return column, folded, value.as_py() if isinstance(value, pa.Scalar) else value
+    _refuse(item)
+
+
+def _refuse(item: Any) -> NoReturn:
+    raise InvalidOptionError(
+        f"filter {shown(item)}: expected a list of (column, operator, value) with an operator of "
+        f"{', '.join(_OPERATORS)}, "
+        "or a pyarrow.compute expression",
+    )
+
+
+def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
+    """The predicate as an expression over a column of this type."""
+    column = pc.field(field.name)
+    match name:
+        case "is null":
+            return column.is_null()
+        case "not null":
+            return column.is_valid()
+        case "in":
+            members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+            return column.isin(pa.array([m for m in members if m is not None], field.type))
+    if _is_exact(field.type) and _is_number(value):
+        return _exact_comparison(column, field.type, name, _exact(value, field.type))
+    if isinstance(value, dt.datetime) and pa.types.is_timestamp(field.type):
+        value = _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+    try:
+        return _COMPARISONS[name](column, value)
+    except _ARROW_ERRORS as error:
+        raise InvalidOptionError(
+            f"filter ({field.name!r}, {name!r}, {value!r}): {error}; give another value"
+        ) from error
+
+
+def _members(column: str, value: Any) -> list[Any]:
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        value = value.to_pylist()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidOptionError(f"filter ({column!r}, 'in', {value!r}): expected a list of values")
+    return list(value)
+
+
+def _pruning(field: pa.Field, name: str, value: Any) -> Predicate | None:
+    """Return a predicate that all rows of this one satisfy, with values of the column's type; None if there is none.
+
+    So its value needs no conversion before it is compared with the bounds of a file; rounding would lose rows. Bounds
+    do not speak of NaN, and not reliably of infinities.
+    """
+    kind = field.type
+    if name in ("is null", "not null"):
+        return field.name, name, None
+    if name == "in":
+        members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+        known = [_in_utc(m) for m in members if m is not None]
+        return (field.name, name, known) if all(_has_bounds(m) for m in known) else None
+    if _is_exact(kind) and _is_number(value):
+        number = _exact(value, kind)
+        floor = number if number.is_nan() else _floor(number, kind)
+        scalar = None if floor.is_nan() else _number(floor, kind)
+        folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
+        return None if scalar is None or folded is None else (field.name, folded, scalar.as_py())
+    if pa.types.is_floating(kind):
+        found = _float(value) if _is_number(value) else None
+        is_known = found is not None and math.isfinite(found) and name != "!="  # of which NaN is one
+        return (field.name, name, found) if is_known else None
+    try:
+        return field.name, name, _in_utc(_member(field, value))
+    except InvalidOptionError:  # Arrow may know how to compare them
+        return None
+
+
+def _has_bounds(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is not None else value
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+
+
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
+    """Return the number; for a float beside decimals, the number that it is written as."""
+    if isinstance(value, decimal.Decimal):
+        return value
+    if isinstance(value, numbers.Integral):
+        return decimal.Decimal(int(value))
+    return decimal.Decimal(float(value) if pa.types.is_integer(kind) else repr(float(value)))
+
+
+def _float(value: Any) -> float | None:
+    """Return the number as a float; None for a number that is larger than all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value: decimal.Decimal) -> pc.Expression:
+    if value.is_nan():
+        return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
+    floor = _floor(value, kind)
+    scalar = _number(floor, kind)
+    if scalar is None:  # beyond all values of the type
+        always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
+        return column == column if always else column != column  # noqa: PLR0124 - null for null
+    if floor == value:
+        return _COMPARISONS[name](column, scalar)
+    match name:
+        case "<" | "<=":
+            return column <= scalar
+        case ">" | ">=":
+            return column > scalar
+        case "=":
+            return column != column  # noqa: PLR0124 - false, and null for null
+    return column == column  # noqa: PLR0124 - true, and null for null
+
+
+_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+
+
+def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
+    """Return the largest number of the type's scale that is not above the value."""
+    scale = kind.scale if pa.types.is_decimal(kind) else 0
+    exponent = value.as_tuple().exponent
+    if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
+        return value
+    return value.quantize(decimal.Decimal((0, (1,), -scale)), context=_EXACT)
+
+
+def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
+    if value.adjusted() > 40:
+        return None
+    try:
+        return pa.scalar(int(value) if pa.types.is_integer(kind) else value, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+def _member(field: pa.Field, value: Any) -> Any:
+    """Return the value in the column's type, None if no value of the type equals it."""
+    kind, types = field.type, pa.types
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if _is_exact(kind):
+        fits = _is_number(value)
+        number = _exact(value, kind) if fits else decimal.Decimal("nan")
+        scalar = _number(number, kind) if number.is_finite() and _floor(number, kind) == number else None
+        value = None if scalar is None else scalar.as_py()
+    elif types.is_floating(kind):
+        fits = _is_number(value)
+        value = _float(value) if fits else None
+        if value is not None and types.is_float32(kind) and not _is_float32(value):
+            value = None
+    elif types.is_timestamp(kind):
+        fits = isinstance(value, dt.datetime) and (value.tzinfo is None) == (kind.tz is None)
+    elif types.is_date(kind):
+        fits = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    else:
+        wanted = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
+        fits = wanted is not None and isinstance(value, wanted)
+    if not fits:
+        raise InvalidOptionError(
+            f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
+            "give one of the column's type",
+        )
+    return value
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(math.isnan(value) or float(np.float32(value)) == value)
+
+
+def _check(expression: pc.Expression, schema: pa.Schema) -> None:
+    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
+    import pyarrow.dataset as ds  # loads pandas, where there is one
+
+    try:
+        ds.dataset(schema.empty_table()).scanner(filter=expression, use_threads=False).to_table()
+    except _ARROW_ERRORS as error:
+        unknown = _UNKNOWN_FIELD.search(str(error))
+        if unknown is not None:
+            find_field(schema, unknown[1])
+        first = str(error).splitlines()[0]
+        raise InvalidOptionError(f"filter {expression}: {first}; compare columns with values of their types") from error

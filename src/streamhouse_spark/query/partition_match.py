@@ -1,0 +1,158 @@
+"""The choice of partitions: values of some or all partition columns. Pure, over Arrow columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema.table_schema import TableSchema
+
+NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""The text of null in a partition, as in Hive's folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMatch:
+    """All partitions with these values in these columns. Null is a value, and so is NaN."""
+
+    values: tuple[tuple[str, pa.Scalar], ...]
+    """Partition column → its value in the column's type, at least one."""
+
+    @classmethod
+    def of(cls, given: object, schema: TableSchema, partition_by: Sequence[str], table: str) -> PartitionMatch:
+        """Match the partitions with the values of a mapping, whose names count without regard to case.
+
+        Raises `InvalidOptionError` for a table without partitions, for a value that is no mapping or an empty one, and
+        for a name that is no partition column; `SchemaMismatchError` for a value that the column cannot have.
+        """
+        columns = _columns(given, partition_by, table)
+        chosen = TableSchema(tuple(schema.column(name) for name in columns))
+        row = coerce([columns], chosen, table=table)
+        return cls(tuple((name, row.column(name)[0]) for name in chosen.names))
+
+    @classmethod
+    def of_texts(
+        cls, given: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
+    ) -> PartitionMatch:
+        """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
+        columns = _columns(given, partition_by, table)
+        typed = {name: _typed(table, name, text, schema.column(name).type) for name, text in columns.items()}
+        return cls.of({name: scalar.as_py() for name, scalar in typed.items()}, schema, partition_by, table)
+
+    def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which of the rows are of these partitions. The rows have at least the columns of the match."""
+        found = np.ones(rows.num_rows, np.bool_)
+        for name, value in self.values:
+            found &= _equal(rows.column(name), value).to_numpy()
+        return found
+
+    def holds(self, partition: Mapping[str, Any]) -> bool:
+        """Whether a partition, by its columns' plain values (days and microseconds as integers), is one of these."""
+        return all(_is_same(partition[name], plain_value(value)) for name, value in self.values)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {_shown(value.as_py())}" for name, value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMatches:
+    """The partitions of any of some `PartitionMatch`."""
+
+    matches: tuple[PartitionMatch, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The partition columns that the matches use."""
+        return tuple(dict.fromkeys(name for match in self.matches for name, _ in match.values))
+
+    def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        found = np.zeros(rows.num_rows, np.bool_)
+        for match in self.matches:
+            found |= match.mask(rows)
+        return found
+
+    def holds(self, partition: Mapping[str, Any]) -> bool:
+        return any(match.holds(partition) for match in self.matches)
+
+    def renamed(self, names: Mapping[str, str]) -> PartitionMatches:
+        """Return the same partitions under other names of the columns."""
+        return PartitionMatches(
+            tuple(replace(m, values=tuple((names[name], value) for name, value in m.values)) for m in self.matches)
+        )
+
+    def __str__(self) -> str:
+        return " or ".join(f"({match})" for match in self.matches)
+
+
+def plain_value(value: pa.Scalar) -> Any:
+    """Convert dates and timestamps to days and microseconds; return any other value as Python has it."""
+    if pa.types.is_date32(value.type):
+        return value.cast(pa.int32()).as_py()
+    if pa.types.is_timestamp(value.type):
+        return value.cast(pa.int64()).as_py()
+    return value.as_py()
+
+
+def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
+    """Return the values under the table's spelling of the names."""
+    if not partition_by:
+        raise InvalidOptionError(
+            f"table {table} is not partitioned; truncate() removes all rows, or partition a new table by a column"
+        )
+    known = ", ".join(partition_by)
+    if not isinstance(given, Mapping) or not given:
+        raise InvalidOptionError(f"the partition of {table} is {given!r}, expected values of some of {known}")
+    spelled = {name.casefold(): name for name in partition_by}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        column = spelled.get(name.casefold()) if isinstance(name, str) else None
+        if column is None:
+            raise InvalidOptionError(f"{name!r} is no partition column of {table}; it is partitioned by {known}")
+        if column in found:
+            raise InvalidOptionError(f"partition column '{column}' of {table} is there twice; name it once")
+        found[column] = value
+    return found
+
+
+def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
+    if text == NULL_NAME:
+        return pa.scalar(None, arrow)
+    try:
+        return pa.scalar(text).cast(arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        is_zoned = pa.types.is_timestamp(arrow) and arrow.tz is not None
+        how = "with its zone, such as 2026-01-31T09:00:00Z" if is_zoned else "as SELECT shows it"
+        raise SchemaMismatchError(
+            f"column '{column}' of {table} has type {type_name(arrow)}, and {text[:100]!r} is no value of it "
+            f"({str(error).splitlines()[0][:200]}); write it {how}, {NULL_NAME} for null"
+        ) from error
+
+
+def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
+    if not value.is_valid:
+        return pc.is_null(column)
+    if _is_nan(value.as_py()):
+        return pc.fill_null(pc.is_nan(column), False)
+    return pc.fill_null(pc.equal(column, value), False)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value) if isinstance(value, str | bytes) else str(value)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one == other) or (_is_nan(one) and _is_nan(other))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)

@@ -1,0 +1,79 @@
+"""``<table>$binlog``: each change of a table with a primary key as one row, with its row before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, CHANGELOG_FIELDS
+
+Places = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_BEFORE = "update_before"
+_KINDS = ("insert", "update", "delete")
+_SHOWN = ("insert", "update_after", "delete")
+
+
+def binlog_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of the binlog: ``_change_type`` (insert, update, delete), ``_log_offset``,
+    ``_commit_timestamp``, ``before``, ``after``.
+    """
+    fields = [field.with_nullable(True) for field in schema]
+    return pa.schema([*CHANGELOG_FIELDS, pa.field("before", pa.struct(fields)), pa.field("after", pa.struct(fields))])
+
+
+def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Pair the changes, given as ``$changelog`` has them: each bucket in the order of its offsets and in one piece.
+
+    An update has the offset of its row after. ``before`` is null for inserts, and for updates of a table whose
+    changelog has no rows before (``table.changelog.image`` WAL); ``after`` is null for deletions. ``schema`` is the
+    table's.
+    """
+    waiting: pa.RecordBatch | None = None
+    for batch in changes:
+        if not batch.num_rows:
+            continue
+        rows = batch if waiting is None else _joined(waiting, batch)
+        waiting = rows.slice(rows.num_rows - 1) if rows.column(0)[-1].as_py() == _BEFORE else None
+        if waiting is not None:
+            rows = rows.slice(0, rows.num_rows - 1)
+        if rows.num_rows:
+            yield _paired(rows, schema)
+
+
+def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([first, second])
+
+
+def _paired(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    kinds = rows.column(0)
+    is_before = pc.equal(kinds, _BEFORE).to_numpy(zero_copy_only=False)
+    is_delete = pc.equal(kinds, "delete").to_numpy(zero_copy_only=False)
+    shown = np.flatnonzero(~is_before)
+    is_update = pc.equal(kinds, "update_after").to_numpy(zero_copy_only=False)[shown]
+    has_before = is_update & np.where(shown > 0, is_before[shown - 1], False)
+    before = np.where(is_delete[shown], shown, shown - 1)
+    deleted = is_delete[shown]
+    columns = rows.columns[len(CHANGELOG_FIELDS) :]
+    taken = kinds.take(pa.array(shown))
+    metadata = [
+        pa.array(_KINDS).take(pc.index_in(taken, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
+        *(column.take(pa.array(shown)) for column in rows.columns[1 : len(CHANGELOG_FIELDS)]),
+    ]
+    out = binlog_schema(schema)
+    images = [
+        _struct(columns, before, has_before | deleted, out.field("before").type),
+        _struct(columns, shown, ~deleted, out.field("after").type),
+    ]
+    return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
+
+
+def _struct(columns: list[pa.Array], places: Places, there: Bools, struct: pa.StructType) -> pa.StructArray:
+    chosen = pa.array(np.where(there, places, 0), mask=~there)
+    fields = [struct.field(i) for i in range(struct.num_fields)]
+    return pa.StructArray.from_arrays([c.take(chosen) for c in columns], fields=fields, mask=pa.array(~there))

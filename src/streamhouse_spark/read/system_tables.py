@@ -1,0 +1,152 @@
+"""The system tables of a table: its segments, commits, buckets and the like as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
+from streamhouse_spark.log.commits.actions import Append
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+
+_TIME = pa.timestamp("ms", "UTC")
+
+SYSTEM_TABLES: Mapping[str, pa.Schema] = {
+    "buckets": pa.schema([
+        ("bucket", pa.int32()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("lake_offset", pa.int64()),
+        ("lag", pa.int64()),
+        ("segments", pa.int64()),
+        ("size_bytes", pa.int64()),
+    ]),
+    "segments": pa.schema([
+        ("bucket", pa.int32()),
+        ("start_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("num_rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("schema_id", pa.int32()),
+        ("commit", pa.int64()),
+        ("first_committed_at", _TIME),
+        ("last_committed_at", _TIME),
+        ("file", pa.string()),
+    ]),
+    "commits": pa.schema([
+        ("commit", pa.int64()),
+        ("committed_at", _TIME),
+        ("actions", pa.string()),
+        ("rows_added", pa.int64()),
+        ("txn_app_id", pa.string()),
+        ("txn_version", pa.int64()),
+        ("attempt", pa.string()),
+    ]),
+    "schemas": pa.schema([
+        ("schema_id", pa.int32()),
+        ("columns", pa.string()),
+        ("is_current", pa.bool_()),
+    ]),
+    "options": pa.schema([("key", pa.string()), ("value", pa.string())]),
+    "tiering": pa.schema([
+        ("lake_snapshot_id", pa.int64()),
+        ("recorded_at", _TIME),
+        ("bucket", pa.int32()),
+        ("lake_offset", pa.int64()),
+    ]),
+}  # fmt: skip
+"""System table → its columns. ``timestamp`` columns are milliseconds in UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTables:
+    """Builds the system tables of one state."""
+
+    storage: Storage
+    state: TableState
+
+    def read(self, name: object) -> pa.Table:
+        if not isinstance(name, str) or name not in SYSTEM_TABLES:
+            raise InvalidNameError(f"no system table {shown(name)}; there are {', '.join(SYSTEM_TABLES)}")
+        rows: Callable[[], Sequence[Sequence[Any]]] = getattr(self, f"_{name}")
+        schema = SYSTEM_TABLES[name]
+        columns = list(zip(*rows(), strict=True)) or [()] * len(schema)
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _buckets(self) -> Sequence[Sequence[Any]]:
+        out = []
+        for bucket, log in self.state.buckets.items():
+            lake_offset = self.state.lake_offset(bucket)
+            size_bytes = sum(s.size_bytes for s in log.segments)
+            out.append((bucket, log.start, log.end, lake_offset, log.end - lake_offset, len(log.segments), size_bytes))
+        return out
+
+    def _segments(self) -> Sequence[Sequence[Any]]:
+        return [
+            (
+                s.bucket,
+                s.base_offset,
+                s.end_offset,
+                s.num_rows,
+                s.size_bytes,
+                s.schema_id,
+                s.commit,
+                s.first_time_ms,
+                s.last_time_ms,
+                segment_key(self.state.table_uuid, s.uuid) if s.uuid else None,
+            )
+            for s in self.state.live_segments()
+        ]
+
+    def _commits(self) -> Sequence[Sequence[Any]]:
+        """List the records that are still kept, oldest first."""
+        out: list[Sequence[Any]] = []
+        for number in range(self.state.version, 0, -1):
+            try:
+                record, _ = read_record(self.storage, self.state.table_uuid, number)
+            except ObjectNotFoundError:
+                break
+            kinds = [_snake(type(a).__name__) for a in record.actions]
+            added = sum(s.num_rows for a in record.actions if isinstance(a, Append) for s in a.segments)
+            txn = record.transaction
+            out.append(
+                (
+                    number,
+                    record.time_ms,
+                    ", ".join(dict.fromkeys(kinds)),
+                    added,
+                    txn.app_id if txn else None,
+                    txn.version if txn else None,
+                    record.attempt,
+                )
+            )
+        return out[::-1]
+
+    def _schemas(self) -> Sequence[Sequence[Any]]:
+        return [(i, schema.ddl(), i == self.state.schema_id) for i, schema in self.state.schemas.items()]
+
+    def _options(self) -> Sequence[Sequence[Any]]:
+        return sorted(self.state.properties.items())
+
+    def _tiering(self) -> Sequence[Sequence[Any]]:
+        return [
+            (pair.snapshot_id, pair.time_ms, bucket, offset)
+            for pair in self.state.lake_history
+            for bucket, offset in sorted(pair.offsets.items())
+        ]
+
+
+def bucket_lags(state: TableState) -> dict[int, int]:
+    """Bucket → number of rows that the lake does not hold yet."""
+    return {b: len(OffsetRange(min(state.lake_offset(b), log.end), log.end)) for b, log in state.buckets.items()}
+
+
+def _snake(class_name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(class_name))

@@ -1,0 +1,194 @@
+"""Following a table's log from another process, milliseconds behind the writer on a local disk."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.position import LogPosition, require_position
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pin import offset_at
+from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+
+LOCAL_POLL_MS = 1.0
+REMOTE_POLL_MS = 100.0
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def follow(
+    table: TableHandle,
+    start: Any,
+    *,
+    columns: Sequence[str] | None,
+    include_metadata: bool,
+    poll_ms: float | None,
+    stop: threading.Event | None,
+    until_ms: int | None,
+) -> Tail:
+    """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
+    state = table.refresh()
+    require_position(table.log, start, f"the start of a tail of {state.name}")
+    positions = start_offsets(state, start)
+    columns = Projection.of(state.schema, columns, None).columns
+    for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
+        if not _is_duration(value):
+            raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
+    if poll_ms is None:
+        poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
+    batches = _follow(
+        table,
+        state,
+        positions,
+        columns,
+        include_metadata=include_metadata,
+        poll_ms=poll_ms,
+        stop=stop,
+        until_ms=until_ms,
+    )
+    return Tail(batches, LogPosition.of(state, positions))
+
+
+class Tail(Iterator[pa.RecordBatch]):
+    """The batches of `Table.tail`, and the position behind those taken. For one thread, as a generator is."""
+
+    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
+        self._batches = batches
+        self._position = begun
+
+    def __next__(self) -> pa.RecordBatch:
+        batch, self._position = next(self._batches)
+        return batch
+
+    @property
+    def position(self) -> LogPosition:
+        """The position behind the last batch that was handed out; the start before the first one."""
+        return self._position
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+def _is_duration(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and value >= 0)
+
+
+def _follow(
+    table: TableHandle,
+    begun: TableState,
+    positions: dict[int, int],
+    columns: Sequence[str],
+    *,
+    include_metadata: bool,
+    poll_ms: float,
+    stop: threading.Event | None,
+    until_ms: int | None,
+) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
+    clock = table.world.clock
+    fields = added_fields(begun, include_metadata=include_metadata)
+    state = table.refresh()  # the first row may be asked for long after the call
+    idle_since_ms = clock.boot_ms()
+    while stop is None or not stop.is_set():
+        _require_same_rows(begun, state)
+        if state.schema_id != begun.schema_id:
+            who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
+            require_same_columns(begun.schema, state.schema, columns, who, advice)
+        news = False
+        try:
+            for found in _new_batches(table, state, positions, columns):
+                news = True
+                batch = with_metadata(found, fields) if fields else found.batch
+                yield batch, LogPosition.of(state, positions)
+        except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
+            news = True
+        if news:
+            idle_since_ms = clock.boot_ms()
+        elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
+            return
+        else:
+            clock.sleep_ms(poll_ms)
+        state = table.refresh()
+
+
+def _require_same_rows(begun: TableState, state: TableState) -> None:
+    """Raise if the rows that were followed so far are no longer the table's."""
+    if state.truncation is not None and not begun.begins_at(state.first_offsets):
+        raise OffsetsTrimmedError(
+            f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
+            "rows that were read are no longer its; follow it again from 'earliest'",
+        )
+
+
+def _new_batches(
+    table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
+) -> Iterator[LogBatch]:
+    records = InlineRecords(table.storage, state.table_uuid)
+    records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
+    for bucket, log in state.buckets.items():
+        if log.end > positions[bucket]:
+            for found in logged(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
+                positions[bucket] = found.offsets.end
+                yield found
+
+
+def logged(
+    table: TableHandle,
+    state: TableState,
+    bucket: int,
+    offsets: OffsetRange,
+    columns: Sequence[str],
+    records: InlineRecords | None = None,
+) -> Iterator[LogBatch]:
+    """Read the rows of the hot log at these offsets; of a table with a primary key the kind of change comes first."""
+    wanted = state.schema.select(columns)
+    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
+    return read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
+
+
+def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
+    """Return the fields before the table's columns in a tail."""
+    fields = (CHANGE_TYPE,) if state.primary_key else ()
+    return (*fields, *METADATA_FIELDS) if include_metadata else fields
+
+
+def start_offsets(state: TableState, start: Any) -> dict[int, int]:
+    """Return bucket → first offset to read; buckets that a mapping leaves out start where their log does.
+
+    Raises `InvalidOptionError`.
+    """
+    match start if isinstance(start, str | dt.datetime | Mapping) else None:
+        case "latest":
+            return state.ends
+        case "earliest":
+            return {bucket: log.start for bucket, log in state.buckets.items()}
+        case dt.datetime() if start.tzinfo is not None:
+            timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up: not before the start
+            return {bucket: offset_at(log, timestamp_ms) for bucket, log in state.buckets.items()}
+        case Mapping():
+            unknown = [bucket for bucket in start if bucket not in state.buckets]
+            if unknown:
+                raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown!r}")
+            for bucket, offset in start.items():
+                end = state.buckets[bucket].end
+                if not isinstance(offset, int | np.integer) or not 0 <= offset <= end:
+                    raise InvalidOptionError(
+                        f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}",
+                    )
+            return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
+    raise InvalidOptionError(
+        f"start {shown(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+    )

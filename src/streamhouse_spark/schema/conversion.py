@@ -1,0 +1,396 @@
+"""Conversion of values of other types to the canonical types of a table, if nothing is lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import numbers
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.text_size import TextSize, TextTooLongError
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.table_schema import is_any_list
+
+
+def refuse_column(table: str, column: str, problem: str) -> NoReturn:
+    raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
+
+
+def holds_text(data_type: pa.DataType) -> bool:
+    """Whether values of the type are texts, or contain texts."""
+    return pa.types.is_string(data_type) or any(
+        holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
+    )
+
+
+def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
+    """Refuse texts that are not UTF-8: Arrow takes them unseen, and other readers fail on them or change them."""
+    row = 0
+    for chunk in values.chunks:
+        if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
+            refuse_column(
+                table,
+                column,
+                f"has bytes that are no UTF-8 in row {row + position} of these rows; repair them (in Spark with "
+                "make_valid_utf8), or store them in a BINARY column",
+            )
+        row += len(chunk)
+
+
+def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
+    """Return the texts in the length of their column; the same object if each has it.
+
+    Blanks make texts larger: they come in slices, each of which fits into an array. A row that would become too large
+    is refused before it is made.
+    """
+    sizes = _sizes_with_blanks(values, size)
+    if sizes is None:
+        return _fitted_slice(values, size, table, column, 0)
+    if (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
+        refuse_column(
+            table,
+            column,
+            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
+            f"have {slicing.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+        )
+    cuts = slicing.cuts(sizes)
+    parts = [_fitted_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
+    return slicing.chunked(parts, values.type)
+
+
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> slicing.Sizes | None:
+    """Return the bytes of each text in its length; None if all of them surely fit into one array."""
+    if size.kind != "char" or values.nbytes + size.length * len(values) <= slicing.SLICE_BYTES_MAX:
+        return None
+    characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
+    blanks: slicing.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
+    return slicing.row_bytes(values) + blanks
+
+
+def _fitted_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
+    try:
+        return size.fitted(values)
+    except TextTooLongError as error:
+        length = len(values[error.row].as_py())
+        row = first_row + error.row
+        refuse_column(
+            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
+        )
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_invalid(array: pa.Array) -> int | None:
+    """Return the index of the first invalid row; None if only values that no row refers to are invalid."""
+
+    def valid(first: int, last: int) -> bool:
+        return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
+
+    first, last = 0, len(array)
+    if valid(first, last):
+        return None
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if valid(first, middle) else (first, middle)
+    return first
+
+
+_ARROW_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    UnicodeEncodeError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Converts values of one column, or of a field inside it, to a canonical type."""
+
+    table: str
+    path: str
+
+    def cast(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        """Cast Arrow data of any type. Raises `SchemaMismatchError` if a value would be lost."""
+        source = array.type
+        types = pa.types
+        if source.equals(target, check_metadata=True):
+            return array
+        if types.is_null(source):
+            return pa.nulls(len(array), target)
+        if types.is_dictionary(source):
+            words = self.cast(array.dictionary, target)
+            return pa.DictionaryArray.from_arrays(array.indices, words).dictionary_decode()
+        if types.is_run_end_encoded(source):
+            return self.cast(pc.run_end_decode(array), target)
+        if isinstance(source, pa.BaseExtensionType):
+            return self.cast(array.storage, target)
+        self._check_family(source, target)
+        try:
+            return self._cast_value(array, target)
+        except _ARROW_ERRORS as error:
+            self._fail(
+                f"has values of type {source} that do not fit {type_name(target)} without loss ({_first_line(error)})"
+            )
+
+    def from_python(self, values: list[Any], target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+        """Convert Python values, in chunks where one array cannot hold them.
+
+        Raises `SchemaMismatchError` where one is of another kind or would be lost.
+        """
+        self.check_python(values, target)
+        try:
+            return pa.chunked_array(list(self._arrays(values, target)), type=target)
+        except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
+            self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
+
+    def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
+        """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
+        try:
+            found = pa.array(values, type=target)
+        except pa.ArrowCapacityError:
+            if len(values) <= 1:
+                raise
+            middle = len(values) // 2
+            yield from self._arrays(values[:middle], target)
+            yield from self._arrays(values[middle:], target)
+        else:
+            yield from found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+
+    def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        source, types = array.type, pa.types
+        if types.is_struct(target):
+            return self._cast_struct(array, target)
+        if types.is_list(target):
+            return self._cast_list(array, target)
+        if types.is_map(target):
+            return self._cast_map(array, target)
+        if types.is_integer(source) and types.is_decimal(target):
+            # A direct cast wants room for every value of the integer type, not only for those that are there.
+            return array.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
+        if types.is_large_string(source) or types.is_large_binary(source):
+            return _from_zero(array).cast(target)
+        if types.is_float64(source) and types.is_float32(target):
+            return self._exact(array, array.cast(target))
+        if types.is_timestamp(source) and types.is_date(target):
+            return self._exact(array, array.cast(target))
+        return array.cast(target)
+
+    def _exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
+        # Arrow's own cast rounds here without a word.
+        back, given = result.cast(array.type), array
+        if pa.types.is_floating(array.type):
+            is_number = pc.invert(pc.is_nan(array))
+            back, given = back.filter(is_number), array.filter(is_number)
+        if not pc.all(pc.equal(back, given), min_count=0).as_py():
+            self._fail(
+                f"has values of type {array.type} that {type_name(result.type)} cannot hold exactly; round them first"
+            )
+        return result
+
+    def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        given = {field.name: position for position, field in enumerate(array.type)}
+        fields = {field.name for field in target}
+        for name in given:
+            if name not in fields:
+                self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_listed(fields)}")
+        children = array.flatten()
+        parts = [
+            self._inner(field.name).cast(children[given[field.name]], field.type)
+            if field.name in given
+            else pa.nulls(len(array), field.type)
+            for field in target
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(target), mask=array.is_null())
+
+    def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        # Not Arrow's own cast: for list views it is wrong, and inside lists it parses text and drops zones.
+        elements = self._inner("element").cast(array.flatten(), target.value_type)
+        lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
+        ends = pc.cumulative_sum(lengths)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=array.is_null())
+
+    def _cast_map(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        keys = self._inner("key").cast(array.keys.slice(first, last - first), target.key_type)
+        items = self._inner("value").cast(array.items.slice(first, last - first), target.item_type)
+        offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
+
+    def _inner(self, name: str) -> Conversion:
+        return Conversion(self.table, f"{self.path}.{name}")
+
+    def _check_family(self, source: pa.DataType, target: pa.DataType) -> None:
+        pair = _family(source, self.path), _family(target, self.path)
+        if pair[0] != pair[1] and pair not in _LOSSLESS:
+            remedy = _REMEDIES.get(pair, "cast the values first")
+            self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
+
+    def check_python(self, values: list[Any], target: pa.DataType) -> None:
+        """Refuse values that Arrow would change silently: zones dropped, days counted from 1970, fields left out."""
+        family = _family(target, self.path)
+        wanted = _PYTHON_TYPES[family]
+        for kind in set(map(type, values)):
+            if kind is type(None):
+                continue
+            unwanted = (issubclass(kind, bool) and family != "boolean") or (
+                family == "date" and issubclass(kind, dt.datetime)
+            )
+            if unwanted or not issubclass(kind, wanted):
+                position = next(i for i, value in enumerate(values) if type(value) is kind)
+                where = "" if "." in self.path else f" in row {position}"
+                self._fail(
+                    f"has a Python {kind.__name__}{where}, which is no {type_name(target)}; {_PYTHON_REMEDIES[family]}"
+                )
+        if family in ("integer", "float"):
+            self._check_numbers(values, target)
+        elif family.startswith("timestamp"):
+            self._check_zones(values, zoned=family == "timestamp")
+        elif family in ("list", "map", "struct"):
+            self._check_nested([value for value in values if value is not None], target)
+
+    def _check_zones(self, values: list[Any], *, zoned: bool) -> None:
+        for value in values:
+            if value is not None and (value.tzinfo is not None) is not zoned:
+                found, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
+                self._fail(f"has a time with {found}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
+
+    def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
+        floats = [float(value) for value in values if isinstance(value, float | np.floating)]
+        if pa.types.is_integer(target):
+            lost = next((value for value in floats if not value.is_integer()), None)  # also true for nan and infinity
+        elif pa.types.is_float32(target):
+            lost = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
+        else:
+            lost = None
+        if lost is not None:
+            self._fail(f"has the value {lost}, which {type_name(target)} cannot hold")
+
+    def _check_nested(self, values: list[Any], target: pa.DataType) -> None:
+        types = pa.types
+        if types.is_list(target):
+            self._inner("element").check_python(list(chain(*values)), target.value_type)
+        elif types.is_map(target):
+            pairs = list(chain(*(value.items() if isinstance(value, dict) else value for value in values)))
+            self._inner("key").check_python([p[0] for p in pairs], target.key_type)
+            self._inner("value").check_python([p[1] for p in pairs], target.item_type)
+        else:
+            fields = {field.name for field in target}
+            for name in dict.fromkeys(chain(*values)):
+                if name not in fields:
+                    self._fail(f"has a field {name!r} that the table's struct lacks; its fields are {_listed(fields)}")
+            for field in target:
+                self._inner(field.name).check_python([value.get(field.name) for value in values], field.type)
+
+    def _fail(self, problem: str) -> NoReturn:
+        refuse_column(self.table, self.path, problem)
+
+
+def _family(arrow: pa.DataType, column: str) -> str:
+    """Return the kind of values of a type, whatever their width."""
+    if pa.types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz is not None else "timestamp_ntz"
+    for family, belongs in _FAMILIES:
+        if belongs(arrow):
+            return family
+    raise SchemaMismatchError(
+        f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it first"
+    )
+
+
+def _from_zero(array: pa.Array) -> pa.Array:
+    """Copy a slice that lies behind the first 2 GiB of its texts: Arrow cannot cast it, however short it is."""
+    offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
+    return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
+
+
+def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda arrow: any(is_one(arrow) for is_one in predicates)
+
+
+_IS = pa.types
+_FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
+    ("boolean", _IS.is_boolean),
+    ("integer", _IS.is_integer),
+    ("float", _IS.is_floating),
+    ("decimal", _IS.is_decimal),
+    ("string", _any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
+    ("binary", _any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("date", _IS.is_date),
+    ("list", is_any_list),
+    ("map", _IS.is_map),
+    ("struct", _IS.is_struct),
+)
+_LOSSLESS: Final = {
+    ("integer", "float"),
+    ("integer", "decimal"),
+    ("float", "integer"),
+    ("decimal", "integer"),
+    ("timestamp_ntz", "date"),
+}
+"""Pairs of families for which the cast itself detects values that would be lost."""
+
+_INT32_MAX: Final = (1 << 31) - 1
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
+_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
+_REMEDIES: Final = {
+    ("timestamp_ntz", "timestamp"): _ADD_ZONE,
+    ("timestamp", "timestamp_ntz"): _DROP_ZONE,
+    ("string", "timestamp"): "text is not parsed: parse it first",
+    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
+    ("string", "date"): "text is not parsed: parse it first",
+}
+_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "boolean": (bool, np.bool_),
+    "integer": (numbers.Real,),
+    "float": (numbers.Real,),
+    "decimal": (decimal.Decimal, numbers.Integral),
+    "string": (str,),
+    "binary": (bytes, bytearray, memoryview),
+    "date": (dt.date,),
+    "timestamp": (dt.datetime,),
+    "timestamp_ntz": (dt.datetime,),
+    "list": (list, tuple, np.ndarray),
+    "map": (dict, list, tuple),
+    "struct": (dict,),
+}
+_PYTHON_REMEDIES: Final = {
+    "boolean": "give True or False",
+    "integer": "give an int",
+    "float": "give a float",
+    "decimal": "give a decimal.Decimal, as floats have no exact value",
+    "string": "give a str",
+    "binary": "give bytes",
+    "date": "give a datetime.date",
+    "timestamp": "give a datetime.datetime with a zone",
+    "timestamp_ntz": "give a datetime.datetime without a zone",
+    "list": "give a list",
+    "map": "give a dict",
+    "struct": "give a dict of field name and value",
+}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

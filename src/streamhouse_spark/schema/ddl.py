@@ -1,0 +1,474 @@
+"""Column types in Spark's words: the grammar of Spark DDL, of type names, and of a ``StructType``'s JSON.
+
+Types in and out are the canonical Arrow types of a table:
+
+=====================  =====================================  =====================================
+Spark                  Arrow                                  other words that are read
+=====================  =====================================  =====================================
+boolean                bool
+tinyint                int8                                   byte
+smallint               int16                                  short
+int                    int32                                  integer
+bigint                 int64                                  long
+float                  float32                                real
+double                 float64
+decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) where not said
+string                 string                                 char(n), varchar(n): their columns have a `TextSize`
+binary                 binary
+date                   date32
+timestamp_ntz          timestamp[us]
+timestamp              timestamp[us, UTC]                     timestamp_ltz
+array<t>               list<element>
+map<k,v>               map
+struct<a:t,…>          struct
+=====================  =====================================  =====================================
+
+Fields inside arrays, maps and structs may always be null, and texts there have no length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.errors import SchemaMismatchError
+
+DECIMAL_PRECISION_MAX: Final = 38
+NESTING_DEPTH_MAX: Final = 64
+"""Deeper types are refused, so that a hostile schema cannot exhaust the stack."""
+
+_PLAIN: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_NAMES: Final = {arrow: name for name, arrow in _PLAIN.items()}
+_SYNONYMS: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+}
+_REFUSED: Final = {
+    "void": "it holds only nulls; name the type that the column will have",
+    "null": "it holds only nulls; name the type that the column will have",
+    "interval": "no lake format stores intervals; use bigint with the unit in the column's name",
+    "variant": "no lake format here stores variants; use string with JSON in it, or a struct",
+    "time": "use bigint with the unit in the column's name, or string",
+    "geometry": "use binary with WKB in it",
+    "geography": "use binary with WKB in it",
+    "udt": "use the type that it is stored as",
+}
+_PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+        (?P<word>\w+)
+      | `(?P<quoted>(?:[^`]|``)*)`
+      | '(?P<text1>(?:[^'\\]|\\.|'')*)'
+      | "(?P<text2>(?:[^"\\]|\\.|"")*)"
+      | (?P<mark>[<>(),:;.+-])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
+
+
+DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
+"""The key of a column's default, as SQL, in the metadata of Spark's ``StructField``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlColumn:
+    """One column as a schema text or a ``StructType`` has it."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+    comment: str | None = None
+    default: str | None = None
+    """The text of the DEFAULT clause, in SQL: see `streamhouse_spark.schema.literals`."""
+    size: TextSize | None = None
+    """Length of char(n) and varchar(n)."""
+
+
+def parse_columns(text: str) -> list[DdlColumn]:
+    """The columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
+
+    ``struct<…>`` around them and a colon behind names are read as well. Raises `SchemaMismatchError`.
+    """
+    return _Parser(text).whole_schema()
+
+
+def parse_type(text: str) -> pa.DataType:
+    """The Arrow type of a type name such as ``array<decimal(12,2)>``. Raises `SchemaMismatchError`."""
+    return _Parser(text).whole_type()
+
+
+def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
+    """The columns of a ``StructType`` as its ``json()`` shows it. Raises `SchemaMismatchError`."""
+    if struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
+        raise SchemaMismatchError(f"the schema is JSON of type {struct.get('type')!r}, expected a struct with fields")
+    return [
+        DdlColumn(
+            name=field["name"],
+            type=_json_type(field["type"], depth=0),
+            nullable=bool(field.get("nullable", True)),
+            comment=(field.get("metadata") or {}).get("comment"),
+            default=(field.get("metadata") or {}).get(DEFAULT_METADATA),
+            size=TextSize.parse(field["type"]) if isinstance(field["type"], str) else None,
+        )
+        for field in struct["fields"]
+    ]
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """The Spark name of a canonical Arrow type; `parse_type` reads it back. Raises `SchemaMismatchError`."""
+    if pa.types.is_decimal128(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_list(arrow):
+        return f"array<{type_name(arrow.value_type)}>"
+    if pa.types.is_map(arrow):
+        return f"map<{type_name(arrow.key_type)},{type_name(arrow.item_type)}>"
+    if pa.types.is_struct(arrow):
+        return f"struct<{','.join(f'{quote_identifier(field.name)}:{type_name(field.type)}' for field in arrow)}>"
+    name = _NAMES.get(arrow)
+    if name is None:
+        raise SchemaMismatchError(f"type {arrow} is none that a table stores; expected one of {', '.join(_PLAIN)}")
+    return name
+
+
+def columns_ddl(columns: list[DdlColumn]) -> str:
+    """Spark DDL of columns, on one line; `parse_columns` and Spark read it back."""
+    return ", ".join(_column_ddl(column) for column in columns)
+
+
+def quote_identifier(name: str) -> str:
+    """The name as Spark SQL takes it: in backticks unless it is a plain ASCII identifier."""
+    if _PLAIN_IDENTIFIER.fullmatch(name):
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_text(text: str) -> str:
+    """The text as a literal of Spark SQL, on one line."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{escaped}'"
+
+
+def unquoted_text(literal: str) -> str:
+    """Return the text of a literal of Spark SQL, which is given with its quotes."""
+    return _unescape(literal[1:-1], literal[0])
+
+
+def list_type(element: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", element))
+
+
+def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
+    """Make a struct type. Raises `SchemaMismatchError` if it has no field, or one name twice without regard to case."""
+    if not fields:
+        raise SchemaMismatchError("a struct has no field; Parquet cannot store that: leave it out or give it a field")
+    seen: set[str] = set()
+    for name, _ in fields:
+        if name.casefold() in seen:
+            raise SchemaMismatchError(f"a struct has the field '{name}' twice (names ignore case); rename one")
+        seen.add(name.casefold())
+    return pa.struct([pa.field(name, arrow) for name, arrow in fields])
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """Make a decimal type. Raises `SchemaMismatchError` if Spark has none with these numbers."""
+    if not 1 <= precision <= DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
+        raise SchemaMismatchError(
+            f"decimal({precision},{scale}) cannot be stored; expected a precision of 1 to {DECIMAL_PRECISION_MAX} "
+            "and a scale from 0 to the precision",
+        )
+    return pa.decimal128(precision, scale)
+
+
+def _column_ddl(column: DdlColumn) -> str:
+    kind = type_name(column.type) if column.size is None else str(column.size)
+    words = [quote_identifier(column.name), kind.upper() if _is_flat(column.type) else kind]
+    if not column.nullable:
+        words.append("NOT NULL")
+    if column.default is not None:
+        words.append(f"DEFAULT {column.default}")
+    if column.comment is not None:
+        words.append(f"COMMENT {quote_text(column.comment)}")
+    return " ".join(words)
+
+
+def _is_flat(arrow: pa.DataType) -> bool:
+    # Upper-casing a nested type would change the names of its fields.
+    return not pa.types.is_nested(arrow)
+
+
+def _json_type(value: object, depth: int) -> pa.DataType:
+    if depth > NESTING_DEPTH_MAX:
+        raise SchemaMismatchError(f"the schema nests types deeper than {NESTING_DEPTH_MAX}")
+    if isinstance(value, str):
+        return _Parser(value).whole_type(depth)
+    if not isinstance(value, Mapping):
+        raise SchemaMismatchError(f"the schema's JSON has a type {value!r}, expected a name or an object")
+    match value.get("type"):
+        case "array":
+            return list_type(_json_type(value["elementType"], depth + 1))
+        case "map":
+            return pa.map_(_json_type(value["keyType"], depth + 1), _json_type(value["valueType"], depth + 1))
+        case "struct":
+            return struct_type([(f["name"], _json_type(f["type"], depth + 1)) for f in value["fields"]])
+        case other:
+            raise SchemaMismatchError(f"type {other} cannot be stored: {_REFUSED.get(str(other), 'unknown')}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    """``word``, ``quoted`` (in backticks), ``text`` (a string literal), ``mark`` or ``end``."""
+    value: str
+    position: int
+
+
+class _Parser:
+    """Recursive descent over the tokens of one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._tokenize()
+        self._next = 0
+        self._depth = 0
+
+    def whole_schema(self) -> list[DdlColumn]:
+        if self._peek().value.lower() == "struct" and self._peek(1).value == "<":
+            self._take()
+            columns = self._columns(closing=">")
+        else:
+            columns = self._columns(closing=None)
+        self._expect_end()
+        return columns
+
+    def whole_type(self, depth: int = 0) -> pa.DataType:
+        self._depth = depth
+        arrow = self._type()
+        self._expect_end()
+        return arrow
+
+    def _columns(self, closing: str | None) -> list[DdlColumn]:
+        if closing is not None:
+            self._expect_mark("<")
+        columns = [self._column()]
+        while self._take_mark(","):
+            columns.append(self._column())
+        if closing is not None:
+            self._expect_mark(closing)
+        return columns
+
+    def _column(self) -> DdlColumn:
+        token = self._take()
+        if token.kind not in ("word", "quoted") or not token.value:
+            self._fail(token, "a column name")
+        self._take_mark(":")
+        begin, arrow = self._peek().position, self._type()
+        size = TextSize.parse(self._text[begin : self._peek().position])
+        nullable, comment, default = True, None, None
+        while self._peek().kind == "word":
+            clause = self._take()
+            match clause.value.upper():
+                case "NOT":
+                    if self._take().value.upper() != "NULL":
+                        self._fail(clause, "NOT NULL")
+                    nullable = False
+                case "COMMENT":
+                    literal = self._take()
+                    if literal.kind != "text":
+                        self._fail(literal, "the comment in quotes")
+                    comment = literal.value
+                case "DEFAULT":
+                    default = self._expression(clause)
+                case "GENERATED":
+                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (generated values are not stored)")
+                case _:
+                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
+        return DdlColumn(token.value, arrow, nullable, comment, default, size)
+
+    def _expression(self, clause: _Token) -> str:
+        """Take the text behind DEFAULT, up to the next clause or column."""
+        depth = 0
+        while (token := self._peek()).kind != "end":
+            if token.kind == "mark":
+                if depth == 0 and token.value in (",", ">", ";"):
+                    break
+                depth += {"(": 1, ")": -1}.get(token.value, 0)
+            elif token.kind == "word" and depth == 0 and token.value.upper() in ("NOT", "COMMENT", "GENERATED"):
+                break
+            self._take()
+        expression = self._text[clause.position + len(clause.value) : self._peek().position].strip()
+        if not expression:
+            self._fail(self._peek(), "a constant behind DEFAULT")
+        return expression
+
+    def _type(self) -> pa.DataType:
+        token = self._take()
+        if token.kind != "word":
+            self._fail(token, "a type")
+        self._depth += 1
+        if self._depth > NESTING_DEPTH_MAX:
+            self._fail(token, f"at most {NESTING_DEPTH_MAX} nested types")
+        try:
+            return self._type_after(token)
+        finally:
+            self._depth -= 1
+
+    def _take_collation(self) -> None:
+        """Skip a COLLATE clause of the plain order of texts, which Spark prints in SHOW CREATE TABLE."""
+        self._take()
+        collation = self._take()
+        if collation.value.upper() != "UTF8_BINARY":
+            self._fail(collation, "UTF8_BINARY: texts have no other collation here")
+
+    def _type_after(self, token: _Token) -> pa.DataType:
+        word = token.value.lower()
+        word = _SYNONYMS.get(word, word)
+        if word == "string" and self._peek().value.lower() == "collate":
+            self._take_collation()
+        if word in _PLAIN:
+            return _PLAIN[word]
+        match word:
+            case "decimal" | "dec" | "numeric":
+                return self._decimal()
+            case "char" | "varchar" | "character":
+                numbers = self._numbers()
+                if len(numbers) != 1 or TextSize.parse(f"{word}({numbers[0]})") is None:
+                    self._fail(token, f"a length, as in {word}(10), or string")
+                if self._depth > 1:
+                    self._fail(token, "string: texts inside other types have no length")
+                if self._peek().value.lower() == "collate":
+                    self._take_collation()
+                return pa.string()
+            case "array":
+                self._expect_mark("<")
+                arrow = list_type(self._type())
+                self._expect_mark(">")
+                return arrow
+            case "map":
+                self._expect_mark("<")
+                key = self._type()
+                self._expect_mark(",")
+                arrow = pa.map_(key, self._type())
+                self._expect_mark(">")
+                return arrow
+            case "struct":
+                return self._struct()
+        if word in _REFUSED:
+            raise SchemaMismatchError(f"type {token.value} cannot be stored: {_REFUSED[word]}")
+        return self._fail(token, f"a type, one of {', '.join(_PLAIN)}, decimal(p,s), array<…>, map<…>, struct<…>")
+
+    def _decimal(self) -> pa.DataType:
+        numbers = self._numbers()
+        if len(numbers) > 2:
+            self._fail(self._peek(), "decimal(precision, scale)")
+        precision, scale = ([*numbers, 0] if len(numbers) == 1 else numbers) or (10, 0)
+        return decimal_type(precision, scale)
+
+    def _struct(self) -> pa.DataType:
+        opening = self._peek()
+        columns = self._columns(closing=">")
+        for column in columns:
+            if not column.nullable or column.default is not None:
+                what = "DEFAULT" if column.nullable else "NOT NULL"
+                self._fail(opening, f"the struct's field '{column.name}' without {what} (only columns can have it)")
+        return struct_type([(column.name, column.type) for column in columns])
+
+    def _numbers(self) -> list[int]:
+        if not self._take_mark("("):
+            return []
+        numbers = [self._number()]
+        while self._take_mark(","):
+            numbers.append(self._number())
+        self._expect_mark(")")
+        return numbers
+
+    def _number(self) -> int:
+        token = self._take()
+        if token.kind != "word" or not token.value.isascii() or not token.value.isdigit() or len(token.value) > 9:
+            self._fail(token, "a number")
+        return int(token.value)
+
+    def _expect_end(self) -> None:
+        self._take_mark(";")
+        if self._peek().kind != "end":
+            self._fail(self._peek(), "a comma or the end")
+
+    def _expect_mark(self, mark: str) -> None:
+        if not self._take_mark(mark):
+            self._fail(self._peek(), f"'{mark}'")
+
+    def _take_mark(self, mark: str) -> bool:
+        token = self._peek()
+        if token.kind == "mark" and token.value == mark:
+            self._next += 1
+            return True
+        return False
+
+    def _peek(self, ahead: int = 0) -> _Token:
+        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+
+    def _take(self) -> _Token:
+        token = self._peek()
+        self._next += 1
+        return token
+
+    def _tokenize(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        position, text = 0, self._text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                rest = text[position:].lstrip()
+                self._fail(_Token("mark", rest[:1], len(text) - len(rest)), "a name, a type or a comma")
+            kind = match.lastgroup or "mark"
+            value = match.group(kind)
+            if kind == "quoted":
+                value = value.replace("``", "`")
+            elif kind.startswith("text"):
+                value, kind = _unescape(value, quote=match.group().strip()[0]), "text"
+            tokens.append(_Token(kind, value, match.start(match.lastgroup or 0)))
+            position = match.end()
+        tokens.append(_Token("end", "", len(text)))
+        return tokens
+
+    def _fail(self, token: _Token, expected: str) -> NoReturn:
+        found = "the end" if token.kind == "end" else f"'{token.value}'"
+        raise SchemaMismatchError(
+            f"the schema text '{_shortened(self._text)}' has {found} at character {token.position + 1}, "
+            f"expected {expected}",
+        )
+
+
+def _unescape(literal: str, quote: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        return quote if escaped is None else _ESCAPES.get(escaped, escaped)
+
+    return re.sub(rf"\\(.)|{quote}{quote}", plain, literal, flags=re.DOTALL)
+
+
+def _shortened(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= 200 else one_line[:199] + "…"

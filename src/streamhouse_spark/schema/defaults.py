@@ -1,0 +1,93 @@
+"""Defaults of columns: the values of columns that the writer of new rows does not name. Pure, over Arrow columns.
+
+A default is a constant for new rows whose writer does not name the column; rows written before stay as they are, and a
+null that is given stays null. So no reader needs to know of it, nor does the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core import slicing
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema import literals as constants
+from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.schema.table_schema import Column, TableSchema, fitted_default
+
+
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A default as SQL says it: a literal, or NULL. See `streamhouse_spark.schema.literals.parse`."""
+
+    sql: str
+    time_zone: str | None = None
+
+
+def check_defaults(defaults: object) -> Mapping[str, Any]:
+    """Return the mapping of columns to values. Raises `InvalidOptionError` for any other value."""
+    if not isinstance(defaults, Mapping | None) or not all(isinstance(name, str) for name in defaults or ()):
+        raise InvalidOptionError(f"defaults is {defaults!r}, expected a mapping of column names to values")
+    return dict(defaults or {})
+
+
+def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
+    """Return the schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None removes one.
+
+    Raises `SchemaMismatchError` for a column that is unknown, named twice or of a nested type, and for a value that
+    does not fit its type.
+    """
+    names = [schema.column(name).name for name in defaults]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
+    chosen = {}
+    for name, value in defaults.items():
+        column = schema.column(name)
+        chosen[column.id] = fitted_default(_constant(column, value), column.name, column.size)
+    return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
+
+
+def _constant(column: Column, value: Any) -> constants.Constant | None:
+    is_scalar = isinstance(value, pa.Scalar)
+    if value is None or (is_scalar and not value.is_valid):
+        return None
+    constants.require_plain(column.type, column.name)
+    if isinstance(value, SqlText):
+        return constants.parse(value.sql, column.type, column.name, value.time_zone)
+    conversion = Conversion("the default values", column.name)
+    if is_scalar:
+        return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
+    return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
+
+
+def without_defaults(schema: TableSchema) -> TableSchema:
+    """Return the schema without defaults, for rows that are not written, such as keys to look for: a missing column is
+    an error there.
+    """
+    return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
+
+
+def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
+    """Return ``num_rows`` values for a column that rows lack."""
+    if column.default is None:
+        return pa.chunked_array([pa.nulls(num_rows, column.type)])
+    one = pa.repeat(column.default_scalar, 1)
+    return slicing.chunked([slicing.taken(one, np.zeros(num_rows, np.int64))], column.type)
+
+
+def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
+    """Whether rows that lack the columns ``missing`` and were filled by an older schema are the same by the current
+    one.
+
+    Columns that the older schema does not have are missing too.
+    """
+    before = {column.id: column.default for column in written.columns}
+    return all(
+        column.default == before.get(column.id)
+        for column in current.columns
+        if column.id in missing or column.id not in before
+    )

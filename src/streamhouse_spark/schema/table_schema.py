@@ -1,0 +1,337 @@
+"""The columns of a table: their ids, names, types, and nullability.
+
+`TableSchema` is immutable; every segment, batch and reader of the table has exactly its `arrow` schema.
+`streamhouse_spark.schema.ddl` has the table of types, `streamhouse_spark.schema.rows` brings a user's rows
+into a schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Self
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import is_unicode
+from streamhouse_spark.core.text_size import TextSize, TextTooLongError
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema import ddl
+from streamhouse_spark.schema import literals as constants
+from streamhouse_spark.schema.literals import Constant
+from streamhouse_spark.schema.reserved_names import require_free_name
+
+COLUMN_NAME_LENGTH_MAX: Final = 255
+COLUMN_COUNT_MAX: Final = 10_000
+
+
+class SparkSchema(Protocol):
+    """A PySpark ``StructType``, known by its methods so that pyspark is not imported."""
+
+    def json(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. The id is never used again for another column of the table, whatever the names do."""
+
+    id: int
+    name: str
+    type: pa.DataType
+    """A canonical Arrow type, see `streamhouse_spark.schema.ddl`."""
+    nullable: bool = True
+    comment: str | None = None
+    default: Constant | None = None
+    """The constant for new rows whose writer does not name the column; None stands for null."""
+    size: TextSize | None = None
+    """Length of the texts of CHAR(n) and VARCHAR(n)."""
+
+    @property
+    def default_scalar(self) -> pa.Scalar:
+        """The default as a value of the column's type, null if there is none."""
+        return pa.scalar(None, self.type) if self.default is None else constants.from_json(self.default, self.type)
+
+    @property
+    def default_sql(self) -> str | None:
+        return None if self.default is None else constants.to_sql(self.default, self.type)
+
+    def to_json(self) -> dict[str, Any]:
+        found = {
+            "id": self.id,
+            "name": self.name,
+            "type": ddl.type_name(self.type),
+            "nullable": self.nullable,
+            "comment": self.comment,
+        }
+        if self.default is not None:
+            found["default"] = self.default
+        return found if self.size is None else {**found, "size": str(self.size)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Read a column from JSON. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
+        column = cls(
+            found["id"],
+            found["name"],
+            ddl.parse_type(found["type"]),
+            found["nullable"],
+            found.get("comment"),
+            found.get("default"),
+            _size_of(found),
+        )
+        try:
+            _ = column.default_scalar
+        except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
+            raise SchemaMismatchError(
+                f"column '{column.name}' of type {found['type']} has the default {found['default']!r}, which is none: "
+                f"{error}"
+            ) from None
+        return column
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """Columns in their order, with ids and names that occur once (names without regard to case)."""
+
+    columns: tuple[Column, ...]
+    arrow: pa.Schema = field(init=False, repr=False, compare=False)
+    """The Arrow schema of the table's rows, without metadata."""
+    _by_folded_name: Mapping[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.columns) <= COLUMN_COUNT_MAX:
+            raise SchemaMismatchError(f"the schema has {len(self.columns)} columns, expected 1 to {COLUMN_COUNT_MAX}")
+        by_folded_name: dict[str, Column] = {}
+        for column in self.columns:
+            other = by_folded_name.setdefault(column.name.casefold(), column)
+            if other is not column:
+                raise SchemaMismatchError(
+                    f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
+                    "regard to case; rename one",
+                )
+        if len({column.id for column in self.columns}) != len(self.columns):
+            raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
+        arrow = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+        object.__setattr__(self, "arrow", arrow)
+        object.__setattr__(self, "_by_folded_name", by_folded_name)
+
+    @classmethod
+    def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
+        """Make the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+
+        Names of the schema ``known``, an older table's, are not checked.
+
+        Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
+        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
+        clause, or Spark's metadata of one, has to be a constant.
+
+        Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
+        """
+        columns = _columns_of(schema)
+        for column in columns:
+            if known is None or known.find(column.name) is None:
+                check_column_name(column.name)
+        return cls(
+            tuple(
+                Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c), c.size)
+                for i, c in enumerate(columns, start=1)
+            ),
+        )
+
+    @classmethod
+    def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
+        """Read the result of `to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
+        return cls(tuple(Column.from_json(column) for column in columns))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [column.to_json() for column in self.columns]
+
+    def ddl(self) -> str:
+        """Return Spark DDL of the columns, on one line; Spark and `of` read it back."""
+        return ddl.columns_ddl(
+            [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql, c.size) for c in self.columns]
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """Return the column of that name, without regard to case. Raises `SchemaMismatchError` with the nearest
+        name.
+        """
+        column = self.find(name)
+        if column is None:
+            raise SchemaMismatchError(f"there is no column '{name}'{self.hint(name)}")
+        return column
+
+    def find(self, name: object) -> Column | None:
+        return self._by_folded_name.get(name.casefold()) if isinstance(name, str) else None
+
+    def hint(self, name: str) -> str:
+        """Return the end of a message about an unknown column: the nearest name, and all names while they are few."""
+        near = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
+        nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
+        shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
+        return f"{nearest} The columns are {shown}"
+
+    def with_added(self, added: Self, first_id: int) -> Self:
+        """Return the schema with these columns behind its own, under new ids from ``first_id`` on.
+
+        Raises `SchemaMismatchError` for a name that is there, without regard to case, and for a NOT NULL column: the
+        rows that are there have no value for it.
+        """
+        for column in added.columns:
+            if (known := self.find(column.name)) is not None:
+                raise SchemaMismatchError(f"there is a column '{known.name}' already; choose another name")
+            if not column.nullable:
+                raise SchemaMismatchError(
+                    f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
+                    "leave NOT NULL out",
+                )
+        new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
+        return type(self)((*self.columns, *new))
+
+    def with_comments(self, comments: Mapping[str, str | None]) -> Self:
+        """Return the schema with these columns' comments; None removes one. Raises `SchemaMismatchError`."""
+        changed = {self.column(name).id: comment for name, comment in comments.items()}
+        for name, comment in comments.items():
+            if comment is not None and not is_unicode(comment):
+                raise SchemaMismatchError(f"the comment of column '{name}' is no Unicode text; write it anew")
+        return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
+
+    def keeps_columns_of(self, older: Self) -> bool:
+        """Whether this schema has each column of an older schema of the table under its name and type."""
+        return all(
+            (now := self.find(c.name)) is not None and (now.id, now.type) == (c.id, c.type) for c in older.columns
+        )
+
+    def select(self, names: Sequence[str]) -> Self:
+        """Return the schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
+        return type(self)(tuple(self.column(name) for name in names))
+
+
+def check_column_name(name: str) -> None:
+    """Refuse a name that a new column cannot have. Raises `SchemaMismatchError`."""
+    if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
+        raise SchemaMismatchError(
+            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
+        )
+    require_free_name(name)
+
+
+def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
+    """Return the type that a table stores for values of an Arrow type, without losing any of them.
+
+    Raises `SchemaMismatchError`, naming the column, if there is none.
+    """
+    types = pa.types
+    simple = _WIDENED.get(arrow)
+    if simple is not None:
+        return simple
+    if types.is_timestamp(arrow):
+        return pa.timestamp("us") if arrow.tz is None else pa.timestamp("us", tz="UTC")
+    if types.is_decimal(arrow):
+        return ddl.decimal_type(arrow.precision, arrow.scale)
+    if types.is_fixed_size_binary(arrow):
+        return pa.binary()
+    if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
+        return canonical_type(arrow.value_type, column=column)
+    if is_any_list(arrow):
+        return ddl.list_type(canonical_type(arrow.value_type, column=f"{column}.element"))
+    if types.is_map(arrow):
+        return pa.map_(
+            canonical_type(arrow.key_type, column=f"{column}.key"),
+            canonical_type(arrow.item_type, column=f"{column}.value"),
+        )
+    if types.is_struct(arrow):
+        return ddl.struct_type([(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in arrow])
+    raise SchemaMismatchError(
+        f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
+        "integers, floats, decimal, string, binary, date, timestamp, list, map or struct",
+    )
+
+
+_STORED_AS_IS = (
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+)
+_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
+    **{arrow: arrow for arrow in _STORED_AS_IS},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+
+
+def is_any_list(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(arrow)
+        or types.is_large_list(arrow)
+        or types.is_fixed_size_list(arrow)
+        or types.is_list_view(arrow)
+        or types.is_large_list_view(arrow),
+    )
+
+
+def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
+    if isinstance(schema, pa.Schema):
+        return [
+            ddl.DdlColumn(f.name, canonical_type(f.type, column=f.name), f.nullable, _arrow_comment(f)) for f in schema
+        ]
+    if isinstance(schema, str):
+        return ddl.parse_columns(schema)
+    if callable(getattr(schema, "json", None)):
+        return ddl.parse_struct_json(json.loads(schema.json()))
+    raise SchemaMismatchError(
+        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType",
+    )
+
+
+def _default_of(column: ddl.DdlColumn) -> Constant | None:
+    found = None if column.default is None else constants.parse(column.default, column.type, column.name)
+    return fitted_default(found, column.name, column.size)
+
+
+def fitted_default(default: Constant | None, name: str, size: TextSize | None) -> Constant | None:
+    """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer."""
+    if size is None or not isinstance(default, str):
+        return default
+    try:
+        return size.fitted_text(default)
+    except TextTooLongError:
+        raise SchemaMismatchError(
+            f"the default of column '{name}' has {len(default)} characters, the column is {size}; shorten it"
+        ) from None
+
+
+def _size_of(found: Mapping[str, Any]) -> TextSize | None:
+    if "size" not in found:
+        return None
+    size = TextSize.parse(str(found["size"]))
+    if size is None:
+        raise SchemaMismatchError(f"column '{found['name']}' has the size {found['size']!r}, expected varchar(10)")
+    return size
+
+
+def _arrow_comment(arrow: pa.Field) -> str | None:
+    comment = (arrow.metadata or {}).get(b"comment")
+    return comment.decode(errors="replace") if comment is not None else None

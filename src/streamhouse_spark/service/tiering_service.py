@@ -1,0 +1,340 @@
+"""The tiering service: micro-batches from the hot logs into the lakes, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from streamhouse_spark.core.forks import new_event, new_lock, renew_in_children
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport
+from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
+from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, Upkeep, UpkeepStatus
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+POLL_MS = 500
+LISTING_MS = 5_000
+TABLES_AT_ONCE = 4
+_BACKOFF_MS = 1_000
+_BACKOFF_MS_MAX = 300_000
+
+Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """The status of one table. ``elsewhere`` means that another service holds it at the moment."""
+
+    table: str
+    doing: Doing = "waiting"
+    lag_rows: int = 0
+    """Rows that the recorded lake snapshot does not hold yet, when it was last looked at."""
+    lag_ms: int = 0
+    """Age of the oldest of these rows."""
+    rounds: int = 0
+    rows: int = 0
+    """Rows that this service has tiered."""
+    healed_rows: int = 0
+    """Duplicates that this service removed, in rounds and in compaction: another engine had added a second row of their
+    key."""
+    last_report: TieringReport | None = None
+    error: str | None = None
+    """First line of the last error, None after a success."""
+    failures: int = 0
+    """Errors since the last success."""
+    upkeep: UpkeepStatus = field(default_factory=UpkeepStatus)
+
+
+@dataclass
+class _Entry:
+    """The loop's facts about a table. Changed by the loop, and by the one worker that has the table."""
+
+    table: Table
+    status: TableStatus
+    upkeep: Upkeep
+    work: Future[None] | None = None
+    not_before_ms: int = 0
+    last_duration_ms: int = 0
+
+
+class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
+    """The service is being stopped."""
+
+
+class Service:
+    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks: on Spark, or in this
+    process.
+    """
+
+    def __init__(
+        self,
+        run_tasks: RunTasks,
+        connection: Connection,
+        tables: Sequence[str] | None = None,
+        *,
+        on_report: Callable[[TieringReport], None] | None = None,
+        maintenance_ms: int = MAINTENANCE_MS,
+    ) -> None:
+        self._connection = connection
+        self._names = list(tables) if tables is not None else None
+        self._on_report = on_report
+        self._maintenance_ms = maintenance_ms
+        self._clock = connection.warehouse().world.clock
+        self._service_id = connection.warehouse().world.ids.new_uuid()
+        self._run_tasks = run_tasks
+        self._entries: dict[str, _Entry] = {}
+        self._unopened: dict[str, TableStatus] = {}
+        self._lock = new_lock()
+        self._stop = new_event()
+        self._terminated = False
+        self._running = new_lock()
+        self._listed_ms: int | None = None
+        self._dropped_cleaned_ms = self._clock.boot_ms()
+        renew_in_children(self)
+
+    def renew_in_child(self) -> None:
+        """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
+        self._service_id = self._connection.warehouse().world.ids.new_uuid()
+        self._entries = {}
+
+    def stop(self) -> None:
+        """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""
+        self._stop.set()
+
+    def status(self) -> list[TableStatus]:
+        """Return the status of each table, by name. From any thread."""
+        with self._lock:
+            found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
+            return sorted(found, key=lambda status: status.table)
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
+        with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            for name in self._names or ():
+                self._require_there(name)
+            try:
+                while not self._is_stopping(stop):
+                    self._list()
+                    for entry in self._due():
+                        if self._busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                            break
+                        entry.work = pool.submit(self._work, entry)
+                    self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
+            finally:
+                self._stop.set()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def _is_stopping(self, stop: threading.Event | None) -> bool:
+        return self._terminated or self._stop.is_set() or (stop is not None and stop.is_set())
+
+    @contextmanager
+    def _ended_by_sigterm(self) -> Iterator[None]:
+        """Let SIGTERM end the service, after its rounds, if this is the main thread; elsewhere nothing is changed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def terminate(*_: object) -> None:
+            self._terminated = True  # not the event: its lock may be held by the very thread that this interrupts
+
+        previous = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+    def _require_there(self, name: str) -> None:
+        try:
+            self._connection.table(name)
+        except (CorruptDataError, FormatVersionError) as error:  # the others go on, and its status says so
+            logger.warning("table %s cannot be opened: %s", name, error)
+
+    def _busy(self) -> int:
+        return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
+
+    def _list(self) -> None:
+        """Look for new and dropped tables, every few seconds."""
+        now_ms = self._clock.boot_ms()
+        if self._listed_ms is not None and now_ms - self._listed_ms < LISTING_MS:
+            return
+        self._listed_ms = now_ms
+        found, unopened = {}, {}
+        try:
+            for name in self._names if self._names is not None else self._all_names():
+                try:
+                    table = self._connection.table(name)
+                    if table.properties.datalake_enabled:
+                        found[table.uuid] = table
+                except TableNotFoundError:
+                    continue
+                except StreamhouseError as error:
+                    unopened[name] = self._not_opened(name, error)
+        except StreamhouseError as error:
+            logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
+            return
+        with self._lock:
+            busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
+            kept = {u: e for u, e in self._entries.items() if u in found or u in busy or e.status.table in unopened}
+            new = {u: self._entry(t) for u, t in found.items() if u not in kept}
+            self._entries = {**kept, **new}
+            named = {entry.status.table for entry in self._entries.values()}
+            self._unopened = {name: status for name, status in unopened.items() if name not in named}
+
+    def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
+        """Log the error of a table once, as long as it stays the same: one table's trouble does not stop the others."""
+        known, text = self._unopened.get(name), _first_line(error)
+        if known is None or known.error != text:
+            logger.error("table %s cannot be opened, the others go on: %s", name, text)
+        return TableStatus(name, "failed", error=text, failures=known.failures + 1 if known is not None else 1)
+
+    def _entry(self, table: Table) -> _Entry:
+        return _Entry(table, TableStatus(table.name), Upkeep(self._clock.boot_ms(), self._maintenance_ms))
+
+    def _all_names(self) -> Iterator[str]:
+        storage = self._connection.warehouse().storage
+        for database in names.list_databases(storage):
+            for path, _ in names.list_names(storage, database):
+                yield str(path)
+
+    def _due(self) -> list[_Entry]:
+        """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
+        now_ms = self._clock.boot_ms()
+        due = []
+        for entry in list(self._entries.values()):
+            if (entry.work is not None and not entry.work.done()) or now_ms < entry.not_before_ms:
+                continue
+            try:
+                overdue_ms = self._overdue_ms(entry)
+            except StreamhouseError as error:
+                self._failed(entry, error)
+                continue
+            if overdue_ms >= 0 or entry.upkeep.is_due(now_ms):
+                due.append((overdue_ms, entry))
+        return [entry for _, entry in sorted(due, key=lambda pair: -pair[0])]
+
+    def _overdue_ms(self, entry: _Entry) -> int:
+        """Return the milliseconds since a round had to begin in order to end within the table's freshness; negative
+        before.
+        """
+        table = entry.table
+        state = table.refresh()
+        oldest_ms = oldest_waiting_ms(state)
+        lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
+        lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
+        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms)
+        if oldest_ms is None or state.dropped:
+            return -1
+        freshness_ms = table.properties.datalake_freshness_ms
+        head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
+        return lag_ms - (freshness_ms - head_start_ms)
+
+    # -- one table, in a worker thread ----------------------------------------------------------------------------
+
+    def _work(self, entry: _Entry) -> None:
+        table = entry.table
+        try:
+            if not try_claim(table.storage, table.uuid, self._service_id):
+                entry.not_before_ms = self._clock.boot_ms() + POLL_MS
+                self._note(entry, doing="elsewhere")
+                return
+            try:
+                self._tier(entry)
+                self._keep_up(entry)
+            finally:
+                release_claim(table.storage, table.uuid, self._service_id)
+            self._note(entry, doing="waiting", error=None, failures=0)
+        except Stopped:
+            self._note(entry, doing="waiting")
+        except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
+            self._failed(entry, error)
+
+    def _tier(self, entry: _Entry) -> None:
+        self._note(entry, doing="tiering")
+        report = tier_table(entry.table, self._stoppable(entry))
+        entry.last_duration_ms = report.duration_ms
+        done = 1 if report.snapshots else 0
+        entry.upkeep.add_rounds(len(report.snapshots))
+        status = entry.status
+        self._note(
+            entry,
+            rounds=status.rounds + done,
+            rows=status.rows + report.rows,
+            healed_rows=status.healed_rows + report.healed_rows,
+            last_report=report,
+        )
+        if report.snapshots and self._on_report is not None:
+            self._on_report(report)
+
+    def _stoppable(self, entry: _Entry) -> RunTasks:
+        def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
+            if self._stop.is_set():
+                raise Stopped
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
+            return self._run_tasks(tasks)
+
+        return run
+
+    def _keep_up(self, entry: _Entry) -> None:
+        """Do maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
+        upkept = entry.status.upkeep
+        self._note(entry, doing="maintaining")
+        try:
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
+            report = entry.upkeep.run(entry.table, self._clock.boot_ms())
+            self._clean_dropped()
+        except Exception as error:  # nothing of it may stop tiering; nothing is hidden
+            text = _first_line(error)
+            logger.exception("maintenance of %s failed, tiering goes on: %s", entry.table.name, text)
+            self._note(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            return
+        if report is not None:
+            healed = entry.status.healed_rows + report.compacted.healed_rows
+            self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
+
+    def _clean_dropped(self) -> None:
+        now_ms = self._clock.boot_ms()
+        if now_ms - self._dropped_cleaned_ms >= self._maintenance_ms:
+            self._dropped_cleaned_ms = now_ms
+            self._connection.warehouse().clean_dropped()
+
+    def _failed(self, entry: _Entry, error: Exception) -> None:
+        failures = entry.status.failures + 1
+        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2 ** min(failures - 1, 16))
+        entry.not_before_ms = self._clock.boot_ms() + backoff_ms
+        text = _first_line(error)
+        logger.error("tiering %s failed, again in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
+        self._note(entry, doing="failed", error=text, failures=failures)
+
+    def _note(self, entry: _Entry, **changed: object) -> None:
+        with self._lock:
+            entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def oldest_waiting_ms(state: TableState) -> int | None:
+    """Return the commit time of the oldest row, or truncation, that the lake lacks; None if there is none."""
+    waiting = [
+        next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
+        for bucket, log in state.buckets.items()
+    ]
+    if state.truncation is not None and state.lake_is_outdated:
+        waiting.append(state.truncation.time_ms)
+    return min((time_ms for time_ms in waiting if time_ms is not None), default=None)

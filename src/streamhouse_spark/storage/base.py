@@ -1,0 +1,93 @@
+"""The interface of shared storage: exactly the operations that the protocols need.
+
+Keys are relative, with ``/`` between their parts; the root is the warehouse. Objects are immutable, but for hints.
+Implementations: `streamhouse_spark.storage.local.LocalStorage`, `streamhouse_spark.storage.s3.storage.S3Storage` and
+`streamhouse_spark.storage.memory.MemoryStorage` (one process, for tests).
+
+Errors: `ObjectNotFoundError` and `ObjectExistsError` where a method says so; any other failure is a `StorageError`
+after which the outcome of a write is **unknown**. `ObjectExistsError` is a hint too: clients retry inside, and report
+"exists" for an object of their own. A caller that must know reads the object back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object as a listing shows it. Listings may lag: they never decide correctness."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+    """Store time at which the object was stored."""
+
+
+Names = list[str]  # inside the classes below, `list` is a method
+Objects = list[ObjectInfo]
+
+
+class Sink(Protocol):
+    """A growing object. `write` takes any contiguous buffer; nothing is visible before the context ends."""
+
+    def write(self, data: Bytes) -> int: ...
+
+
+class Storage(Protocol):
+    @property
+    def url(self) -> str:
+        """The root as the user writes it, without credentials."""
+
+    def read(self, key: str) -> bytes:
+        """Read the whole object. Raises `ObjectNotFoundError`."""
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read half-open byte ranges of one object, in the order asked, short where the object ends.
+
+        Raises `ObjectNotFoundError`.
+        """
+
+    def size_bytes(self, key: str) -> int:
+        """Return the size of the object. Raises `ObjectNotFoundError`."""
+
+    def put_if_absent(self, key: str, data: Bytes) -> None:
+        """Store the object durably and atomically, unless there is one. Of racing writers exactly one wins.
+
+        Raises `ObjectExistsError`.
+        """
+
+    def ensure_durable(self, key: str) -> None:
+        """Make sure that a visible object whose writer met a failure survives a power loss, or raise `StorageError`."""
+
+    def put(self, key: str, data: Bytes) -> None:
+        """Store or replace the object atomically. For hints alone: the last writer wins."""
+
+    def create(self, key: str) -> AbstractContextManager[Sink]:
+        """Write a large object under a key that nobody else uses. Durable and visible when the context ends well."""
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """List all objects whose key begins with ``prefix``, in no order."""
+
+    def list_names(self, prefix: str) -> Names:
+        """Return the distinct next path parts behind ``prefix`` (which ends with ``/`` or is empty), sorted."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object. An absent one is no error."""
+
+    def now_ms(self) -> int:
+        """Return the store's own time, milliseconds since 1970-01-01 UTC."""
+
+    def local_path(self, key: str) -> str | None:
+        """Return a path of this machine that can be memory-mapped, if there is one."""
+
+    def contention_hint(self, key: str) -> AbstractContextManager[None]:
+        """Wait a short while for others who are about to commit under ``key``. Never needed for correctness."""
+
+    def check_writable(self) -> None:
+        """Prove that put-if-absent is honoured here. Raises `StorageError` with the remedy. Done once per store."""

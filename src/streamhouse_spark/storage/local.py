@@ -1,0 +1,340 @@
+"""A directory of this machine as the store.
+
+Put-if-absent is a temporary file, fsync, ``link(2)``, fsync of the directory: ``rename`` would overwrite, and creating
+the file in place would let readers see half of it. Names that begin with ``.tmp-`` are such temporary files; a crash
+leaves them behind, `list` does not show them, and orphan cleaning removes them (`list_temporary`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.forks import close_lock_file, open_lock_file
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects
+
+_TEMPORARY = ".tmp-"
+_HINT_WAIT_MS_MAX = 50
+_HINT_POLL_MS = 0.5
+_READ_BYTES = 1 << 18
+_WRITEBACK_BYTES = 16 << 20
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+class LocalStorage:
+    """Durable when a write returns, unless ``fsync=False`` (then safe against killed processes, not power loss).
+
+    ``network_fs`` names the network file system that the root lies on, if any: several hosts cannot see each other's
+    writes there in time, so `check_writable` refuses it.
+    """
+
+    def __init__(
+        self, root: str, *, fsync: bool = True, network_fs: str | None = None, world: World | None = None
+    ) -> None:
+        self._root = os.path.abspath(root)
+        self._fsync = fsync
+        self._network_fs = network_fs
+        self._world = world or World()
+        self._failed_syncs: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return self._root
+
+    def read(self, key: str) -> bytes:
+        try:
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._translated(error, key, "read") from error
+        try:
+            parts = []
+            while part := os.read(fd, _READ_BYTES):
+                parts.append(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        except OSError as error:
+            raise self._translated(error, key, "read") from error
+        finally:
+            os.close(fd)
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
+        except OSError as error:
+            raise self._translated(error, key, "read") from error
+
+    def size_bytes(self, key: str) -> int:
+        try:
+            return os.stat(self._path(key)).st_size
+        except OSError as error:
+            raise self._translated(error, key, "read") from error
+
+    def put_if_absent(self, key: str, data: Bytes) -> None:
+        path = self._path(key)
+        try:
+            temporary = self._write_temporary(path, data)
+            try:
+                os.link(temporary, path)
+            finally:
+                os.unlink(temporary)
+            self._sync_directory(os.path.dirname(path))
+        except OSError as error:
+            raise self._translated(error, key, "write") from error
+
+    def ensure_durable(self, key: str) -> None:
+        # After a failed fsync a second one may report success although the data never reached the disk.
+        if os.path.dirname(self._path(key)) in self._failed_syncs:
+            raise StorageError(f"{self.url}/{key}: the directory could not be synced to disk; check the disk")
+        self.size_bytes(key)
+
+    def put(self, key: str, data: Bytes) -> None:
+        path = self._path(key)
+        try:
+            os.replace(self._write_temporary(path, data), path)
+        except OSError as error:
+            raise self._translated(error, key, "write") from error
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[_FileSink]:
+        path = self._path(key)
+        try:
+            temporary, fd = self._open_temporary(path)
+        except OSError as error:
+            raise self._translated(error, key, "write") from error
+        try:
+            yield _FileSink(fd, fsync=self._fsync)
+            if self._fsync:
+                os.fsync(fd)
+            os.link(temporary, path)
+        except OSError as error:
+            raise self._translated(error, key, "write") from error
+        finally:
+            os.close(fd)
+            with suppress(OSError):
+                os.unlink(temporary)
+        try:
+            self._sync_directory(os.path.dirname(path))
+        except OSError as error:
+            raise self._translated(error, key, "write") from error
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        return [info for info in self._walk(prefix) if not _is_temporary(info.key)]
+
+    def list_temporary(self, prefix: str) -> Objects:
+        """List the temporary files that crashed writers left behind."""
+        return [info for info in self._walk(prefix) if _is_temporary(info.key)]
+
+    def list_names(self, prefix: str) -> Names:
+        try:
+            with os.scandir(self._path(prefix.rstrip("/"))) as entries:
+                return sorted(e.name for e in entries if not e.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._translated(error, prefix, "list") from error
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._translated(error, key, "delete") from error
+
+    def now_ms(self) -> int:
+        # A local directory's own time is the host's: file times come from the same clock.
+        return self._world.clock.now_ms()
+
+    def local_path(self, key: str) -> str | None:
+        return self._path(key)
+
+    @contextmanager
+    def contention_hint(self, key: str) -> Iterator[None]:
+        """Hold an advisory lock for a short while: 2-3 times the commits per second when several processes write.
+
+        A holder that was stopped must not stop the others, so waiting is bounded.
+        """
+        try:
+            fd = open_lock_file(self._path(key), 0o666)
+        except OSError:  # only a hint: the write that follows reports the error
+            yield
+            return
+        try:
+            clock = self._world.clock
+            waited_until_ms = clock.boot_ms() + _HINT_WAIT_MS_MAX
+            while not _try_lock(fd) and clock.boot_ms() < waited_until_ms:
+                clock.sleep_ms(_HINT_POLL_MS)
+            yield
+        finally:
+            with suppress(OSError):  # the commit may be done
+                close_lock_file(fd)
+
+    def check_writable(self) -> None:
+        if self._network_fs is not None:
+            raise StorageError(
+                f"{self.url} lies on a network file system ({self._network_fs}), where one host cannot rely on seeing "
+                "another's files; use a local disk, or object storage (s3://…), or set the warehouse setting "
+                "storage.local.single-host=true if no other host ever opens this warehouse",
+            )
+        key = f".tmp-probe-{self._world.ids.new_uuid()}"
+        try:
+            os.makedirs(self._root, exist_ok=True)
+            self.put_if_absent(key, b"probe")
+            try:
+                self.put_if_absent(key, b"again")
+            except ObjectExistsError:
+                return
+            raise StorageError(f"{self.url}: this file system lets link(2) replace a file; use another one")
+        except FileExistsError as error:
+            raise StorageError(f"{self.url} is a file and not a directory; choose another path") from error
+        except OSError as error:
+            raise self._translated(error, "", "write") from error
+        finally:
+            with suppress(OSError):
+                os.unlink(self._path(key))
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _open_temporary(self, path: str) -> tuple[str, int]:
+        directory = os.path.dirname(path)
+        temporary = f"{directory}/{_TEMPORARY}{self._world.ids.new_uuid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return temporary, os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            self._make_directories(directory)
+            return temporary, os.open(temporary, flags, 0o666)
+
+    def _write_temporary(self, path: str, data: Bytes) -> str:
+        temporary, fd = self._open_temporary(path)
+        try:
+            _write_all(fd, data)
+            if self._fsync:
+                os.fsync(fd)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        finally:
+            os.close(fd)
+        return temporary
+
+    def _make_directories(self, directory: str) -> None:
+        """Create the directory and make each new level durable in its parent."""
+        missing = []
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for path in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(path)
+            self._sync_directory(os.path.dirname(path))
+
+    def _sync_directory(self, directory: str) -> None:
+        if not self._fsync:
+            return
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError:
+            self._failed_syncs.add(directory)
+            raise
+        finally:
+            os.close(fd)
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        top = prefix.rpartition("/")[0]
+        for directory, _, names in os.walk(self._path(top) if top else self._root):
+            relative = os.path.relpath(directory, self._root)
+            base = "" if relative == "." else f"{relative}/"
+            for name in names:
+                key = base + name
+                if not key.startswith(prefix):
+                    continue
+                try:
+                    stat = os.stat(f"{directory}/{name}")
+                except FileNotFoundError:  # deleted while listing
+                    continue
+                yield ObjectInfo(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+    def _translated(self, error: OSError, key: str, doing: str) -> StorageError:
+        where = f"{self.url}/{key}" if key else self.url
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and doing == "read":
+            return ObjectNotFoundError(f"{where} does not exist")
+        if error.errno == errno.EEXIST:
+            return ObjectExistsError(f"{where} exists")
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again").format(doing=doing)
+        refused = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+        kind = StorageRefusedError if refused else StorageError
+        return kind(f"cannot {doing} {where}: {os.strerror(error.errno or 0)}; {remedy}")
+
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full (or out of inodes): free space, then run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free space, then run the same command again",
+    errno.EROFS: "the file system is read-only: remount it writable or choose another warehouse",
+    errno.EACCES: "permission denied: run as the warehouse's owner or grant this user {doing} access",
+    errno.EPERM: "not permitted here: run as the warehouse's owner or use a file system that supports hard links",
+    errno.ENOTDIR: "a file lies where a directory should be: choose another path",
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+}
+
+
+class _FileSink:
+    def __init__(self, fd: int, *, fsync: bool) -> None:
+        self._fd = fd
+        self._start_writeback = _writeback_starter() if fsync else None
+        self._idle_bytes = 0
+
+    def write(self, data: Bytes) -> int:
+        written = _write_all(self._fd, data)
+        self._idle_bytes += written
+        if self._start_writeback is not None and self._idle_bytes >= _WRITEBACK_BYTES:
+            self._start_writeback(self._fd)
+            self._idle_bytes = 0
+        return written
+
+
+@functools.cache
+def _writeback_starter() -> Callable[[int], object] | None:
+    """Return a function that starts the writing of a file's pages to the disk, so that the later fsync finds few left.
+
+    None if the system has no such call (Linux has one). It guarantees nothing: the fsync does.
+    """
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is None:
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return lambda fd: function(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+def _write_all(fd: int, data: Bytes) -> int:
+    view = memoryview(data).cast("B")
+    size = view.nbytes
+    while view.nbytes:
+        view = view[os.write(fd, view) :]
+    return size
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_temporary(key: str) -> bool:
+    return key.rpartition("/")[2].startswith(_TEMPORARY)

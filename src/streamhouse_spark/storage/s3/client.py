@@ -1,0 +1,146 @@
+"""One connected S3 client per process and settings, over s3fs. The only module that imports s3fs and fsspec."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import io
+import os
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.storage.s3.settings import S3Settings
+from streamhouse_spark.storage.s3.store_clock import StoreClock
+
+try:
+    import fsspec.asyn
+    import s3fs
+
+    from streamhouse_spark.storage.s3 import errors as failures
+except ImportError as import_error:
+    raise MissingExtraError(
+        f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
+        "pip install 'streamhouse-spark[s3]'",
+    ) from import_error
+
+__all__ = ["CLIENTS", "Client", "failures"]
+
+T = TypeVar("T")
+
+_CONNECTIONS_MAX = 32
+_CLIENTS_MAX = 8
+_CLOSE_SECONDS_MAX = 1.0
+_BODY_BYTES_INLINE_MAX = 1 << 19
+
+
+class Client:
+    """A connected client and the store's clock. Requests run on s3fs's event loop, in its thread."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._boot_ms = SystemClock().boot_ms
+        self.clock = StoreClock(self._boot_ms)
+        self._loop = fsspec.asyn.get_loop()
+        # `asynchronous` keeps s3fs from closing the client itself, which after a fork would harm the parent.
+        filesystem = s3fs.S3FileSystem(
+            asynchronous=True,
+            skip_instance_cache=True,
+            use_listings_cache=False,
+            default_cache_type="none",
+            endpoint_url=settings.endpoint,
+            key=settings.access_key_id,
+            secret=settings.secret_access_key,
+            token=settings.session_token,
+            client_kwargs={"region_name": settings.region} if settings.region else {},
+            config_kwargs=_config(settings),
+        )
+        self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
+        self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
+        self._finalizer.atexit = False
+
+    def run(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        result: T = fsspec.asyn.sync(self._loop, request, self)
+        return result
+
+    def close(self) -> None:
+        """Close the connections. For the end of the process: nobody may use the client any more."""
+        if (found := self._finalizer.detach()) is not None:
+            _, _, arguments, _ = found
+            if (closing := _close(*arguments)) is not None:
+                wait([closing], timeout=_CLOSE_SECONDS_MAX)
+
+    async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request, once. A ``Body`` is bytes or `io.BytesIO`."""
+        body = parameters.get("Body", b"")
+        if isinstance(body, io.BytesIO):
+            body.seek(0)
+        elif len(body) > _BODY_BYTES_INLINE_MAX:
+            parameters["Body"] = io.BytesIO(body)  # sent piecewise, without blocking the loop
+        sent_ms = self._boot_ms()
+        try:
+            answer: dict[str, Any] = await getattr(self._api, operation)(**parameters)
+        except failures.S3_FAILURES as error:
+            self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
+            raise
+        self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
+        return answer
+
+
+def _config(settings: S3Settings) -> dict[str, Any]:
+    styles = {None: "auto", True: "virtual", False: "path"}
+    return {
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+        "connect_timeout": settings.connect_timeout_seconds,
+        "read_timeout": settings.request_timeout_seconds,
+        "max_pool_connections": _CONNECTIONS_MAX,
+        "s3": {"addressing_style": styles[settings.virtual_addressing]},
+        # Segments and records carry checksums of their own; many stores refuse Amazon's newer ones.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+
+
+class _Clients:
+    """The clients of this process; the oldest is dropped when there are more than a few."""
+
+    def __init__(self) -> None:
+        self._clients: dict[S3Settings, Client] = {}
+        self._lock = new_lock()
+        self._inherited: list[dict[S3Settings, Client]] = []
+
+    def get(self, settings: S3Settings) -> Client:
+        client = self._clients.get(settings)
+        if client is not None:
+            return client
+        with self._lock:
+            if (client := self._clients.get(settings)) is None:
+                client = Client(settings)
+                while len(self._clients) >= _CLIENTS_MAX:
+                    self._clients.pop(next(iter(self._clients)))
+                self._clients[settings] = client
+            return client
+
+    def renew_in_child(self) -> None:
+        """Forget the clients: the child must not use its parent's connections, nor close shared ones."""
+        self._inherited.append(self._clients)
+        self._clients = {}
+        fsspec.asyn.reset_lock()  # its own hook forgets the loop, and not the lock that guards the making of one
+
+    def close(self) -> None:
+        while self._clients:
+            self._clients.popitem()[1].close()
+
+
+def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future[None] | None:
+    if process_id != os.getpid() or not loop.is_running():
+        return None
+    return asyncio.run_coroutine_threadsafe(api.__aexit__(None, None, None), loop)
+
+
+CLIENTS = _Clients()
+renew_in_children(CLIENTS)
+atexit.register(CLIENTS.close)

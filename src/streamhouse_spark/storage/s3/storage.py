@@ -1,0 +1,282 @@
+"""Amazon S3, and stores with its protocol, as the store.
+
+Put-if-absent is ``If-None-Match: *``. Requests go through s3fs's client (its credentials chain, its event loop), each
+sent once: retries are decided here, so that the unclear outcome of a conditional write reaches the caller, who reads
+the object back. The HTTP layer below may still resend on a connection that broke, so even `ObjectExistsError` may mean
+an object of one's own.
+
+A killed writer can leave parts of an unfinished upload behind: give the bucket a lifecycle rule that aborts incomplete
+multipart uploads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, TypeVar
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage.s3.byte_ranges import RangePlan
+from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
+from streamhouse_spark.storage.s3.settings import S3Settings
+from streamhouse_spark.storage.s3.store_clock import StoreClock
+from streamhouse_spark.storage.s3.upload import Upload
+
+T = TypeVar("T")
+
+CLOCK_SKEW_MS_MAX = 5 * 60_000
+RETRY_MS_MAX = 60_000
+"""No request is sent again later than this after its first failure."""
+_UNCLEAR_ATTEMPTS_MAX = 5
+_BACKOFF_MS_MIN = 50
+_BACKOFF_MS_MAX = 5_000
+_FETCHES_MAX = 16
+_TEMPORARY = ".tmp-"
+_URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
+
+
+class S3Storage:
+    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the usual AWS chain.
+
+    Safe for threads, after ``fork`` and by pickle; a pickle carries the settings, with their secrets. Temporary errors
+    are retried for a minute at most, those of a conditional write only where the store says that it did nothing.
+    """
+
+    def __init__(self, url: str, settings: Mapping[str, str], world: World | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._bucket, prefix = _parse_url(self._url)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._settings = S3Settings.parse(settings)
+        self._world = world or World()
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self._url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def read(self, key: str) -> bytes:
+        async def get(client: Client) -> bytes:
+            return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
+
+        return self._call("read", key, get)
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        plan = RangePlan.of(ranges)
+        if not plan.pieces:
+            self.size_bytes(key)
+            return [b""] * len(plan.wanted)
+        fetched: dict[tuple[int, int], bytes] = {}
+
+        async def fetch(client: Client, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
+            async with turn:
+                fetched[piece] = await _get_range(client, piece, Bucket=self._bucket, Key=self._prefix + key)
+
+        async def fetch_missing(client: Client) -> None:
+            turn = asyncio.Semaphore(_FETCHES_MAX)
+            missing = [piece for piece in plan.pieces if piece not in fetched]
+            outcomes = await asyncio.gather(*(fetch(client, p, turn) for p in missing), return_exceptions=True)
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
+
+        self._call("read", key, fetch_missing)
+        return plan.assemble(fetched)
+
+    def size_bytes(self, key: str) -> int:
+        return int(self._send("read", key, "head_object")["ContentLength"])
+
+    def put_if_absent(self, key: str, data: Bytes) -> None:
+        self._require_clock()
+        self._send("write", key, "put_object", resend_unclear=False, Body=bytes(data), IfNoneMatch="*")
+
+    def ensure_durable(self, key: str) -> None:
+        self.size_bytes(key)  # a visible object of S3 is durable
+
+    def put(self, key: str, data: Bytes) -> None:
+        self._require_clock()
+        self._send("write", key, "put_object", Body=bytes(data))
+
+    def create(self, key: str) -> AbstractContextManager[Sink]:
+        self._require_clock()
+        return Upload(self._send, key, self._world.ids.new_uuid())
+
+    def list_names(self, prefix: str) -> list[str]:
+        skipped = len(self._prefix) + len(prefix)
+        names: set[str] = set()
+        for page in self._pages(prefix, Delimiter="/"):
+            names.update(found["Key"][skipped:] for found in page.get("Contents", ()))
+            names.update(found["Prefix"][skipped:-1] for found in page.get("CommonPrefixes", ()))
+        return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        return [
+            ObjectInfo(key, found["Size"], round(found["LastModified"].timestamp() * 1000))
+            for page in self._pages(prefix)
+            for found in page.get("Contents", ())
+            if _is_object(key := found["Key"][len(self._prefix) :])
+        ]
+
+    def delete(self, key: str) -> None:
+        with suppress(ObjectNotFoundError):
+            self._send("delete", key, "delete_object")
+
+    def now_ms(self) -> int:
+        clock = self._client().clock
+        now_ms = clock.now_ms()
+        return self._ask_time(clock) if now_ms is None else now_ms
+
+    def local_path(self, key: str) -> str | None:  # noqa: ARG002
+        return None
+
+    def contention_hint(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def check_writable(self) -> None:
+        """Try reading, put-if-absent, read-after-write and deleting on an object of its own, which it removes."""
+        key = f"{_TEMPORARY}probe-{self._world.ids.new_uuid()}"
+        try:
+            self._probe(key)
+        except StorageError as error:
+            try:
+                self.delete(key)
+            except StorageError as second:
+                error.add_note(f"the probe object remains: {second}")
+            raise
+        self.delete(key)
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _probe(self, key: str) -> None:
+        with suppress(ObjectNotFoundError):
+            self.read(key)
+        with suppress(ObjectExistsError):  # the request may have been resent; the name is nobody else's
+            self.put_if_absent(key, b"first")
+        try:
+            self.put_if_absent(key, b"second")
+        except ObjectExistsError:
+            pass
+        else:
+            raise StorageError(
+                f"{self._url} ignores If-None-Match: a second put-if-absent replaced the first, so that two writers "
+                "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
+            )
+        try:
+            found = self.read(key)
+        except ObjectNotFoundError:
+            found = b"nothing"
+        if found != b"first":
+            raise StorageError(
+                f"{self._url} does not return what was written: expected 'first', found {found[:20]!r}; use a store "
+                "with read-after-write consistency, without a cache before it",
+            )
+
+    def _ask_time(self, clock: StoreClock) -> int:
+        failure: StorageError | None = None
+        try:
+            self._call("ask the time of", "", lambda client: client.send("head_bucket", Bucket=self._bucket))
+        except StorageError as error:
+            failure = error  # a refusal tells the time too
+        now_ms = clock.now_ms()
+        if now_ms is None:
+            raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check s3.endpoint")
+        return now_ms
+
+    def _require_clock(self) -> None:
+        skew_ms = self._world.clock.now_ms() - self.now_ms()
+        if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
+            raise StorageError(
+                f"cannot write to {self._url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
+                f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are "
+                "allowed; set the clock (NTP), then try again",
+            )
+
+    def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        parameters |= {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+        while True:
+
+            async def list_page(client: Client) -> dict[str, Any]:
+                return await client.send("list_objects_v2", **parameters)
+
+            page = self._call("list", prefix, list_page)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            parameters["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _send(
+        self, doing: str, key: str, operation: str, *, resend_unclear: bool = True, **parameters: Any
+    ) -> dict[str, Any]:
+        async def send(client: Client) -> dict[str, Any]:
+            return await client.send(operation, Bucket=self._bucket, Key=self._prefix + key, **parameters)
+
+        return self._call(doing, key, send, resend_unclear=resend_unclear)
+
+    def _call(
+        self, doing: str, key: str, request: Callable[[Client], Coroutine[Any, Any, T]], *, resend_unclear: bool = True
+    ) -> T:
+        """Send the request, and again while that may help. Every failure is a `StorageError`."""
+        clock = self._world.clock
+        give_up_ms = clock.boot_ms() + RETRY_MS_MAX
+        attempts = 0
+        while True:
+            try:
+                return CLIENTS.get(self._settings).run(request)
+            except failures.S3_FAILURES as error:
+                attempts += 1
+                kind = failures.classify(error)
+                again = kind is failures.FailureKind.THROTTLED or (
+                    kind is failures.FailureKind.TRANSIENT and resend_unclear and attempts < _UNCLEAR_ATTEMPTS_MAX
+                )
+                if not again or clock.boot_ms() >= give_up_ms:
+                    where = f"{self._url}/{key}"
+                    raise failures.storage_error(error, doing, where, self._settings.secrets) from error
+            clock.sleep_ms(min(_BACKOFF_MS_MIN << attempts, _BACKOFF_MS_MAX) * (1 + self._world.ids.jitter()) / 2)
+
+    def _client(self) -> Client:
+        try:
+            return CLIENTS.get(self._settings)
+        except failures.S3_FAILURES as error:
+            raise failures.storage_error(error, "connect to", self._url, self._settings.secrets) from error
+
+
+def _parse_url(url: str) -> tuple[str, str]:
+    match = _URL.match(url)
+    if match is None:
+        shown = "credentials in it" if "@" in url else repr(url)
+        raise InvalidOptionError(f"warehouse URL: found {shown}, expected s3://<bucket>/<prefix>")
+    prefix = match["prefix"] or ""
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
+    return match["bucket"], prefix
+
+
+def _is_object(key: str) -> bool:
+    """Whether the key is neither a folder marker, as consoles make them, nor a probe."""
+    return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
+
+
+async def _get(client: Client, **parameters: Any) -> bytes:
+    answer = await client.send("get_object", **parameters)
+    async with answer["Body"] as body:
+        data: bytes = await body.read()  # checks the length that the answer announced
+    return data
+
+
+async def _get_range(client: Client, piece: tuple[int, int], **parameters: Any) -> bytes:
+    start, end = piece
+    try:
+        answer = await client.send("get_object", Range=f"bytes={start}-{end - 1}", **parameters)
+    except failures.S3_FAILURES as error:
+        if failures.http_status(error) == 416:  # the object ends before the range
+            return b""
+        raise
+    async with answer["Body"] as body:
+        data: bytes = await body.read()
+    # A store may ignore Range and send everything.
+    return data if answer["ResponseMetadata"]["HTTPStatusCode"] == 206 else data[start:end]

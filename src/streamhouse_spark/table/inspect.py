@@ -1,0 +1,53 @@
+"""`Table.inspect`: the system tables under Python names."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.read.system_tables import SystemTables
+
+
+class Inspect:
+    """Reads the newest state with each method and returns one system table, with the columns of `SYSTEM_TABLES`, or of
+    `partitions_schema`.
+    """
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    def read(self, name: str) -> pa.Table:
+        return SystemTables(self._table.storage, self._table.refresh()).read(name)
+
+    def buckets(self) -> pa.Table:
+        """Log start and end, lake offset and lag of each bucket."""
+        return self.read("buckets")
+
+    def segments(self) -> pa.Table:
+        """The live segments of the hot log; ``file`` is null for rows that lie in a commit record."""
+        return self.read("segments")
+
+    def commits(self) -> pa.Table:
+        """The commit records that are still kept, oldest first."""
+        return self.read("commits")
+
+    def partitions(self) -> pa.Table:
+        """Count the rows of each partition in log and lake; the first columns are the table's partition columns.
+
+        See `streamhouse_spark.table.partition_stats.partition_table`. Raises `InvalidNameError` for a
+        table without any.
+        """
+        from streamhouse_spark.table.views import PARTITIONS, open_view
+
+        return open_view(self._table, PARTITIONS).to_arrow()
+
+    def schemas(self) -> pa.Table:
+        return self.read("schemas")
+
+    def options(self) -> pa.Table:
+        """The table's properties."""
+        return self.read("options")
+
+    def tiering(self) -> pa.Table:
+        """The recorded lake snapshots and the offsets they hold."""
+        return self.read("tiering")

@@ -1,0 +1,149 @@
+"""Maintenance of the lake table: its operations, and their order in `Table.maintain` and the tiering service.
+
+Each step is a commit of its own, or none where there is nothing to do. One that loses a race against tiering, or
+against another engine, is left to the next time, and the steps behind it go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeVar
+
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.manifest_report import HasManifests, ManifestReport
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
+from streamhouse_spark.lake.table import LakeTable
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS_KEPT = 10
+SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
+SNAPSHOTS_KEPT_MAX = 200
+"""Limit of kept snapshots; beyond it, those older than `SNAPSHOTS_MANY_KEPT_MS` go: every round reads and writes all of
+them."""
+SNAPSHOTS_MANY_KEPT_MS = 3600 * 1000
+
+LakeStep = Literal["compact", "expire", "orphans", "metadata"]
+LAKE_STEPS: Final[tuple[LakeStep, ...]] = ("compact", "expire", "orphans", "metadata")
+"""The steps in the order in which they are done: each leaves work for the next."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMaintainReport:
+    """Changes of the lake table, or with ``dry_run`` the changes that would be made."""
+
+    compacted: CompactReport = field(default_factory=CompactReport)
+    expired: ExpireReport = field(default_factory=ExpireReport)
+    orphans: tuple[str, ...] = ()
+    """Keys of files that no snapshot needs."""
+    metadata: tuple[str, ...] = ()
+    """Keys of superseded versions of the metadata."""
+    conflicts: tuple[str, ...] = ()
+    """The error text of each step that lost a race."""
+
+
+def maintain_lake(
+    table: TableHandle,
+    lake: LakeTable,
+    grace_ms: int,
+    *,
+    dry_run: bool = False,
+    steps: Collection[LakeStep] = LAKE_STEPS,
+) -> LakeMaintainReport:
+    """Do those of ``steps`` that the table's properties ask for, in the order of `LAKE_STEPS`.
+
+    Raises the errors of the steps, except conflicts: these are in the report.
+    """
+    report = LakeMaintainReport()
+    properties, conflicts = table.properties, []
+
+    def step(name: LakeStep, work: Callable[[], T], nothing: T) -> T:
+        if name not in steps:
+            return nothing
+        try:
+            return work()
+        except CommitConflictError as conflict:
+            logger.info("maintenance of the lake of %s goes on next time: %s", table.name, conflict)
+            conflicts.append(str(conflict))
+            return nothing
+
+    if properties.datalake_auto_compaction:
+        report = replace(report, compacted=step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted))
+    if properties.datalake_auto_expire_snapshot:
+        report = replace(report, expired=step("expire", lambda: _expire(lake, dry_run=dry_run), report.expired))
+    none: list[str] = []
+    orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
+    pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
+    return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
+
+
+# -- verbs ------------------------------------------------------------------------------------------------------------
+
+
+def compact(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
+    """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
+    these.
+
+    Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
+    engine was faster, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    """
+    total = lake.compact(dry_run=dry_run)
+    last = total
+    while last.snapshot is not None:
+        last = lake.compact()
+        total = CompactReport(
+            total.files_removed + last.files_removed,
+            total.files_added + last.files_added,
+            total.rows + last.rows,
+            last.snapshot or total.snapshot,
+            total.healed_rows + last.healed_rows,
+        )
+        if last.files_removed <= last.files_added:
+            break  # nothing becomes less
+    logger.info("compacted %s: %s", table.name, total)
+    return total
+
+
+def expire_snapshots(
+    table: TableHandle, lake: LakeTable, *, retain_last: int, older_than_ms: int | None, dry_run: bool = False
+) -> ExpireReport:
+    """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
+
+    ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
+    so does the one with the newest offsets. **Commit point:** the lake's metadata version; after a crash behind it the
+    files that are left are orphans.
+
+    Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
+    """
+    if type(retain_last) is not int or retain_last < 1:
+        raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1: the newest is in use")
+    now_ms = table.storage.now_ms()
+    keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
+    if keep_ms < 0:
+        raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
+    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run)
+
+
+def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
+    """Rewrite manifests as `HasManifests.rewrite_manifests` does. Raises `InvalidOptionError` for a lake without
+    manifests to join.
+    """
+    if not isinstance(lake, HasManifests):
+        raise InvalidOptionError(
+            f"table {table.name} has a {table.properties.datalake_format} lake, whose manifests are not rewritten; "
+            "only those of Iceberg are"
+        )
+    return lake.rewrite_manifests(dry_run=dry_run)
+
+
+def _expire(lake: LakeTable, *, dry_run: bool) -> ExpireReport:
+    """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
+    old = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run)
+    many = lake.expire(keep_last=SNAPSHOTS_KEPT_MAX, keep_ms=SNAPSHOTS_MANY_KEPT_MS, dry_run=dry_run)
+    snapshots = dict.fromkeys([*old.snapshots, *many.snapshots])  # a dry run finds one twice
+    return ExpireReport(tuple(snapshots), tuple(dict.fromkeys([*old.files, *many.files])))

@@ -1,0 +1,134 @@
+"""Maintenance of a table: one function for the command line, the tiering service and Python.
+
+Each step is a commit of its own and may be interrupted and repeated. The log is trimmed before it is merged, because a
+merged segment goes as a whole, when its newest row may go. The lake comes last: its files are compacted and its
+snapshots expired unless the table's properties say no, and files that no snapshot needs are deleted after the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
+from streamhouse_spark.log.lifecycle.retention import plan_trim, trim
+from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
+from streamhouse_spark.table.lake_maintain import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
+from streamhouse_spark.write.segment_merging import merge_inline, merge_small
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """The changes that `Table.maintain` made."""
+
+    segments_merged: int
+    trimmed_to: Mapping[int, int]
+    cleaned: CleanReport
+    lake: LakeMaintainReport | None = None
+    """None for a table without a lake table, or where ``table.datalake.enabled`` is false."""
+    snapshots: int = 0
+    """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
+
+
+def maintain(
+    table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
+) -> MaintainReport:
+    """Maintain the table as `Table.maintain` does, with only these steps of the lake."""
+    check_grace(grace_ms)
+    lake = table.open_lake() if table.refresh().recorded_lake is not None else None
+    if lake is not None and not dry_run:
+        lake.require_home("maintenance")
+        _require_kept(table, lake)
+    merged, trimmed, snapshots = 0, {}, 0
+    if not dry_run:
+        properties = table.properties
+        snapshots = _publish_snapshots(table)
+        trimmed = trim(
+            table.log,
+            properties.log_ttl_ms,
+            lake_enabled=properties.datalake_enabled,
+            limits=_settled(table, lake) if lake is not None else None,
+            auto_partition=properties.auto_partition,
+        )
+        expire_transactions(table.log, properties.transactions_ttl_ms)
+        merged = merge_inline(table) + merge_small(table)
+        table.log.checkpoint(table.refresh())
+    cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
+    is_kept_up = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
+    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
+
+
+def _publish_snapshots(table: TableHandle) -> int:
+    """Publish the rows by key of the buckets that are due; the log can be trimmed up to them."""
+    state = table.state
+    if not state.primary_key:
+        return 0
+    from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
+    from streamhouse_spark.write.upsert import KeyedShape
+
+    properties = table.properties
+    due = due_buckets(
+        state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+    tablet_of = KeyedShape.of(state, table.storage.url).tablet_of
+    return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
+
+
+def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
+    """Return how far the log may be trimmed: the offsets of a durable lake snapshot. Called only if there is something
+    to trim.
+    """
+    properties = table.properties
+    due = plan_trim(
+        table.refresh(),
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+    if not due:
+        return {}
+    try:
+        held = lake.settled()
+    except CommitConflictError as conflict:
+        logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
+        return {}
+    return held.offsets if held is not None else {}
+
+
+def _require_kept(table: TableHandle, lake: LakeTable) -> None:
+    """Refuse to trim rows that a rolled-back lake no longer holds."""
+    state = table.state
+    recorded, newest = state.lake, lake.newest()
+    require_of_history(table.log, newest)
+    require_dropped(state, newest)
+    held = newest.offsets if newest is not None else {}
+    offsets = recorded.offsets if recorded is not None else {}
+    starts = newest.starts if newest is not None else {}
+    if recorded is not None and not table.state.begins_at(starts):
+        held = starts  # a snapshot from before the truncation: it holds no row of the table
+    lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+    if lost and recorded is not None and lake.was_replaced(recorded.snapshot_id):
+        raise CommitConflictError(
+            f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
+            f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "
+            "writes them again"
+        )
+    if lost:
+        raise LakeRolledBackError(
+            f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
+            "nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            "(streamhouse retier)",
+        )

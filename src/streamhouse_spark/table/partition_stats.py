@@ -1,0 +1,133 @@
+"""``<table>$partitions``: the number of each partition's rows in the log and in the lake.
+
+The lake says it in its manifests, the log in its records where all rows of a segment are of one partition. Of other
+segments that the lake does not hold yet the partition columns are read, and nothing else.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.grouping import in_order, sums
+from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
+from streamhouse_spark.read.pin import Pin, pin_newest, require_recorded
+from streamhouse_spark.read.union_read import repinned
+from streamhouse_spark.schema.reserved_names import require_unlike
+from streamhouse_spark.schema.table_schema import TableSchema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.state import TableState
+
+_COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
+
+
+def partitions_schema(state: TableState) -> pa.Schema:
+    """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
+    of a count.
+
+    ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
+    well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.
+    """
+    require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
+    columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
+    return pa.schema([*columns, *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS)])
+
+
+def partition_table(table: TableHandle) -> pa.Table:
+    """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
+
+    The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
+    partition, and as a read does.
+    """
+    try:
+        return _of_pin(table, pin_newest(table.refresh()))
+    except SnapshotExpiredError:
+        return _of_pin(table, repinned(table))
+
+
+def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
+    columns = pin.state.schema.select(pin.state.partition_by)
+    schema = partitions_schema(pin.state)
+    parts = [part.cast(schema) for part in _parts(table, pin, columns)]
+    found = pa.concat_tables([schema.empty_table(), *parts])
+    return in_order(sums(found, columns.names).cast(schema), columns.names)
+
+
+def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
+    if pin.lake is not None:
+        scan = table.open_lake().scan_files(
+            snapshot_id=pin.lake.snapshot_id, columns=columns.names, schema=pin.state.schema
+        )
+        require_recorded(pin.state, pin.lake, scan.snapshot)
+        yield _of_lake(pin.state.name, scan.files, columns)
+    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
+    splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
+    for split in splits:
+        yield from _of_log(table, split, columns)
+
+
+def _of_lake(table_name: str, files: Sequence[ScanFile], columns: TableSchema) -> pa.Table:
+    for file in files:
+        if not set(columns.names) <= set(file.partition):
+            raise LakeMismatchError(
+                f"{table_name}$partitions: lake file {file.location} does not say its partition, it was written by "
+                "another engine with other partition columns; rewrite it with that engine"
+            )
+    values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
+    return _counted(
+        values,
+        lake_rows=[file.num_rows for file in files],
+        lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
+        lake_size_bytes=[file.size_bytes for file in files],
+    )
+
+
+def _of_log(table: TableHandle, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+    alone = [s for s in split.segments if s.partitions is not None and len(s.partitions) == 1]
+    mixed = tuple(s for s in split.segments if s not in alone)
+    keys = [_stored(segment, columns) for segment in alone]
+    values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
+    yield _counted(values, hot_rows=[len(s.offsets.intersect(split.offsets)) for s in alone])
+    for found in read_split(table.storage, replace(split, segments=mixed), columns):
+        rows = found.batch
+        yield _counted(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
+
+
+def _counted(values: Mapping[str, pa.Array], **counts: Sequence[int]) -> pa.Table:
+    num_rows = len(next(iter(counts.values())))
+    found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
+    return pa.table({**values, **found})
+
+
+def _stored(segment: Segment, columns: TableSchema) -> Sequence[Any]:
+    """Return the one partition of a segment in plain values, from the form of records."""
+    assert segment.partitions is not None
+    return [_plain(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
+
+
+def _plain(value: Any, data_type: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_decimal(data_type):
+        return decimal.Decimal(value)
+    if pa.types.is_binary(data_type):
+        return bytes.fromhex(value)
+    return float(value) if pa.types.is_floating(data_type) else value
+
+
+def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Return plain values, in which dates are days and timestamps microseconds, as a column."""
+    if pa.types.is_date32(data_type):
+        return pa.array(values, pa.int32()).cast(data_type)
+    if pa.types.is_timestamp(data_type):
+        return pa.array(values, pa.int64()).cast(data_type)
+    return pa.array(values, data_type)

@@ -1,0 +1,141 @@
+"""Dropping partitions: `Table.drop_partition`, also behind the command line and Spark SQL.
+
+Of a **log table** the rows are taken from the lake, because the hot log is one row of offsets for all partitions:
+
+1. rows committed before the call are tiered;
+2. one lake snapshot drops the partitions' files. **Commit point:** the lake's metadata version, of Paimon its file;
+3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
+   crash before that, the next tiering round records it.
+
+A reader that pinned the older pair reads the older snapshot, so it sees all of the partition; none sees a part of it.
+The hot log keeps the rows as history for streams that start earlier, until it is trimmed.
+
+Of a **table with a primary key** the rows are deleted, as by their keys (`streamhouse_spark.kv.partition_delete`).
+**Commit point:** the one record with all deletions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.union_read import read_hot, read_newest, repinned
+from streamhouse_spark.write.segment_merging import merge_if_due
+
+if TYPE_CHECKING:
+    from streamhouse_spark.kv.tablet import Tablet
+    from streamhouse_spark.lake.table import LakeTable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartitionReport:
+    """The dropped rows and files, or with ``dry_run`` those that would be dropped."""
+
+    rows: int
+    files: int = 0
+    """Lake files that were dropped. Of a table with a primary key, files in which the next tiering round marks rows."""
+    snapshot_id: int | None = None
+    """The lake snapshot without the rows; None if there was nothing to drop, or the deletions are in the log."""
+    dry_run: bool = False
+
+
+def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
+    """Drop partitions as `Table.drop_partition` does; those of all matches go in one step."""
+    state = table.refresh()
+    if state.primary_key:
+        _require_deletable(table, state)
+        return _counted_by_key(table, chosen) if dry_run else _delete(table, chosen)
+    if not table.properties.datalake_enabled:
+        raise InvalidOptionError(
+            f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
+            "a log, from which none can be taken out of the middle; set table.datalake.enabled to true and drop the "
+            "partition from the lake, or let table.log.ttl trim the log"
+        )
+    lake = table.open_lake()
+    if dry_run:
+        return _counted(table, lake, chosen)
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
+    return _drop(table, state.ends, chosen)
+
+
+# -- tables of a log --------------------------------------------------------------------------------------------------
+
+
+def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
+    """Drop the rows below ``ends``."""
+    from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+
+    TieringJob(table.log, table.open_lake(), world=table.world, is_before_drop=True).run(
+        run_tasks_locally(table.storage, table.settings, table.world)
+    )
+    lake = table.open_lake()  # by the columns that the table has now
+    report = lake.drop_partitions(chosen, below=ends)
+    if not _record(table, lake):
+        logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
+    return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
+
+
+def _record(table: TableHandle, lake: LakeTable) -> bool:
+    """Record the drop in the log, and return whether the log knows of it. Losing a race for a record is no conflict of
+    the drop.
+    """
+    from streamhouse_spark.lake.tiering.recording import record_newest
+
+    try:
+        return record_newest(table.log, lake)
+    except CommitConflictError:
+        return False
+
+
+def _counted(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
+    """Count the rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
+    pin = repinned(table)
+    of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
+    columns = Projection.of(pin.state.schema, chosen.columns, None)
+    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot(table, pin, columns))
+    return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
+
+
+# -- tables with a primary key ----------------------------------------------------------------------------------------
+
+
+def _require_deletable(table: TableHandle, state: TableState) -> None:
+    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+
+    behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
+    if behavior != "allow":
+        raise InvalidOptionError(
+            f"table {table.name} takes no deletions (table.delete.behavior is {behavior}), and dropping a partition "
+            "deletes its rows; set the property to allow where the last row wins or columns are aggregated"
+        )
+
+
+def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    from streamhouse_spark.kv.partition_delete import PartitionDelete
+    from streamhouse_spark.write.upsert import KeyedTable
+
+    keyed = KeyedTable(table)
+
+    def tablet_of(bucket: int) -> Tablet:
+        return keyed.shape().tablet_of(bucket)
+
+    delete = PartitionDelete(table.log, table.storage, table.world, table.segment_shape, tablet_of, chosen)
+    rows = delete.run()
+    merge_if_due(table, table.state)
+    return DropPartitionReport(rows)
+
+
+def _counted_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    state = table.refresh()
+    rows = read_newest(table, pin_newest(state), Projection.of(state.schema, chosen.columns, None))
+    return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)

@@ -1,0 +1,465 @@
+"""`Table`: one table, in Python and without Spark. The data source and the command line build on it as well."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.config.column_changes import ColumnChanges
+from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.append import Staged, Stager, truncating
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
+from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.query.projection import Projection, parse_filter
+from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.read.union_read import read_hot, read_newest, read_pin, repinned
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.alter import alter_table, forget_transactions
+from streamhouse_spark.table.maintain import MaintainReport, maintain
+from streamhouse_spark.table.partitions import DropPartitionReport, drop_partitions
+from streamhouse_spark.table.retiering import RetierReport, retier
+from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.segment_merging import merge_inline, merge_small
+
+if TYPE_CHECKING:
+    from streamhouse_spark.lookup.lookup import Lookup
+    from streamhouse_spark.lookup.lookup_one import LookupOne
+    from streamhouse_spark.read.tail import Tail
+    from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.inspect import Inspect
+    from streamhouse_spark.table.lake_view import LakeView
+    from streamhouse_spark.write.upsert import KeyedTable
+
+logger = logging.getLogger(__name__)
+
+
+@checks_arguments(unless=("lookup_one",))
+class Table(TableHandle):
+    """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
+
+    Safe for use by several threads. A table that was dropped and created again under the same name is another table:
+    this object never writes into it.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
+    ) -> None:
+        super().__init__(storage, settings, path, log, world)
+        self._appends = Appends(self)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.state.schema.arrow
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return self.state.partition_by
+
+    @property
+    def num_buckets(self) -> int:
+        return self.state.num_buckets
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        from streamhouse_spark.lookup.lookup import Lookup
+
+        return Lookup(self.keyed)
+
+    @cached_property
+    def _lookup_one(self) -> LookupOne:
+        from streamhouse_spark.lookup.lookup_one import LookupOne
+
+        return LookupOne(self.keyed, self._lookup)
+
+    @cached_property
+    def keyed(self) -> KeyedTable:
+        """Writes by primary key. Raises `InvalidOptionError` for a table without one."""
+        if not self.state.primary_key:
+            raise InvalidOptionError(
+                f"table {self.name} has no primary key: it takes append(rows); upserts, deletions and lookups need a "
+                "table that was created with primary_key=[...]"
+            )
+        from streamhouse_spark.write.upsert import KeyedTable
+
+        return KeyedTable(self)
+
+    def __repr__(self) -> str:
+        state = self.state
+        columns = len(state.schema.columns)
+        return f"Table({self.name}: {columns} columns, {state.num_buckets} buckets, {state.num_rows:,} rows)"
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Add rows; durable and visible to everybody when this returns, all of them or none.
+
+        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts; columns
+        match by name, and one that the rows lack has its default in them, or null. Returns the offsets that the rows
+        got. With a ``transaction`` that is already stored nothing is added, and the offsets of its first commit are
+        returned.
+
+        Raises:
+            SchemaMismatchError: before anything is written; names the column.
+            CommitConflictError, StorageError: nothing was added.
+            CommitStateUnknownError: the rows may or may not have been added; see its text.
+        InvalidOptionError: the table has a primary key, by which rows are upserted.
+        """
+        check_transaction(transaction)
+        return self._appends.append(rows, transaction)
+
+    def upsert(
+        self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
+    ) -> BucketOffsets:
+        """Write rows by primary key: new keys are inserted, rows of known ones merged (``table.merge-engine``).
+
+        By default the last row of a key replaces the stored one. ``rows`` are as for `append`; where a key is in them
+        several times they count in their order, and the changelog has one net change. ``columns`` makes it a partial
+        update: only these and the primary key are in the rows, the others stay as they are, or have their default, else
+        null, where the key is new. Durable and visible to everybody when this returns, all rows or none; other writers
+        may write at the same time. Returns the offsets of the changes in the changelog, which has none for a row that
+        stays as it is. With a ``transaction`` that is already stored nothing is changed, and the offsets of its first
+        commit are returned, also where columns are aggregated.
+
+        Raises as `append`; `InvalidOptionError` for a table without a primary key, and where its merge engine takes
+        whole rows only.
+        """
+        return self.keyed.upsert(rows, columns=columns, transaction=transaction)
+
+    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Delete the rows with these keys; keys without a row change nothing.
+
+        ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
+        column a list of values; one key will do without a list. The property ``table.delete.behavior`` decides about
+        deletions: ``allow`` (the default where the last row wins), ``ignore``, or ``disable``, an error. Durable,
+        atomic and idempotent as `upsert` is; the offsets of the changes are returned.
+        """
+        return self.keyed.delete(keys, transaction=transaction)
+
+    def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Replace all rows of the table by these; readers see the old rows or the new ones, never a part of either.
+
+        **Commit point:** the one record that empties the table and adds the rows. Before it nothing has changed; from
+        it on, rows committed earlier, by whomever and tiered or not, are no longer read from the table. ``rows`` may
+        be empty. The next tiering round does the same to the lake table, whose older snapshots stay; open streams
+        fail, see `truncate`. Offsets go on. With a ``transaction`` that is already stored nothing is changed, and the
+        offsets of its first commit are returned.
+
+        Raises as `append` does; where that says that nothing was added, nothing was removed either.
+        """
+        check_transaction(transaction)
+        if self.state.primary_key:
+            return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
+        return self._appends.append(rows, transaction, overwrite=True)
+
+    def truncate(self) -> None:
+        """Remove all rows; the table, its properties and its stored transactions stay.
+
+        **Commit point:** one record, which says where each bucket ended. Rows below are no longer read from the table
+        at once, rows appended later get the offsets behind them. The next tiering round empties the lake table in one
+        snapshot, behind which older snapshots stay readable until they expire; files of the hot log are deleted after
+        the grace, so that reads under way end well. Streams and tails that are open fail with `OffsetsTrimmedError`;
+        with ``failOnDataLoss=false`` they go on behind the truncation. An empty table is left as it is.
+
+        Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
+        truncating again is safe where nobody appended meanwhile.
+        """
+        self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
+
+    def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
+        """Remove the rows of all partitions with these values of some or all partition columns; None stands for null.
+
+        Rows committed before the call go in one step: readers see all of a partition, or nothing of it. With a primary
+        key they are deleted as by `delete`. Rows of a log table are tiered first, and go from the lake in one snapshot;
+        those appended since the call began stay. The hot log keeps its rows as history for streams that start earlier,
+        which get `OffsetsTrimmedError` for trimmed rows; older lake snapshots keep theirs until they expire. **Commit
+        points:** see `streamhouse_spark.table.partitions`. With ``dry_run`` rows and files are only counted.
+
+        Raises `InvalidOptionError` for a name that is no partition column, a log without a lake and a table that takes
+        no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
+        nothing was dropped. After any other error it may be gone; dropping again also takes later rows.
+        """
+        state = self.refresh()
+        match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
+        return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
+
+    def stager(self, state: TableState | None = None) -> Stager:
+        """Return a stager of rows for the schema and properties of a state, the newest known by default."""
+        return self._appends.stager(state or self.state)
+
+    def commit(
+        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+    ) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
+        return self._appends.commit(staged, transaction=transaction, overwrite=overwrite)
+
+    def forget_transactions(self, *app_ids: str) -> None:
+        """Drop the stored identities of these applications: their versions may be written again."""
+        forget_transactions(self, app_ids)
+
+    def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
+        """Say that a named consumer has processed everything below ``offsets``; None forgets it.
+
+        Trimming keeps rows that the consumer has not processed, until it was silent for the table's time to live and a
+        week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name or
+        an offset that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
+        """
+        move_consumer(self._log, consumer_id, offsets, self.require_there)
+
+    def consumer_position(self, consumer_id: str) -> LogPosition | None:
+        """Return the position that a named consumer gave last, for `tail`; None for one that the table does not
+        know.
+        """
+        return consumer_position(self.refresh(), consumer_id)
+
+    # -- columns and properties -------------------------------------------------------------------------------------
+
+    def alter(
+        self,
+        *,
+        add_columns: pa.Schema | str | SparkSchema | None = None,
+        comments: Mapping[str, str | None] | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        unset_properties: Sequence[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
+        widen_columns: Mapping[str, pa.DataType | str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change columns and properties, all of it or nothing. **Commit point:** one record.
+
+        New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
+        to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
+        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column of
+        theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go on.
+        ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
+        ``defaults`` maps columns, new ones too, to a constant for new rows whose writer does not name the column, None
+        removes it; rows written before stay as they are, and a null that is given stays null. These two mean the
+        columns as they are afterwards.
+
+        Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
+        NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
+        for unknown or impossible properties, and for columns whose role forbids the change.
+        """
+        columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
+        change = Alteration.of(add_columns, comments, set_properties, unset_properties, columns, defaults)
+        alter_table(self, change)
+
+    def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
+        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType.
+
+        With ``defaults``, or a ``DEFAULT`` clause, for rows that are written from now on: in older ones they are null.
+        """
+        self.alter(add_columns=columns, defaults=defaults)
+
+    def set_default(self, column: str, value: Any) -> None:
+        """Give a column a default, as `alter` does: ``set_default("country", "CH")``."""
+        self.alter(defaults={column: value})
+
+    def drop_default(self, *columns: str) -> None:
+        """Remove the defaults of columns, as `alter` does: columns that new rows lack are null."""
+        self.alter(defaults=dict.fromkeys(columns))
+
+    def rename_column(self, name: str, new_name: str) -> None:
+        """Give a column another name, as `alter` does; properties that name it follow."""
+        self.alter(rename_columns={name: new_name})
+
+    def drop_column(self, *names: str) -> None:
+        """Drop columns, as `alter` does. A column of that name that is added later is another one."""
+        self.alter(drop_columns=names)
+
+    def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
+        """Give a column a type that holds all its values, as `alter` does: ``widen_column("n", "bigint")``."""
+        self.alter(widen_columns={name: new_type})
+
+    def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
+        """Set and unset properties, as `alter` does."""
+        self.alter(set_properties=changed, unset_properties=removed)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | Sequence[Any] | None = None,
+        as_of_timestamp_ms: int | None = None,
+    ) -> pa.Table:
+        """Read the union: every row committed before the call, each once; lake rows first, then the hot log's.
+
+        ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
+        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. Uncompressed columns
+        of a local hot log are memory-mapped, not copied.
+
+        Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
+        """
+        state = self.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter))
+        if as_of_timestamp_ms is not None:
+            if not isinstance(as_of_timestamp_ms, int):
+                raise InvalidOptionError(
+                    f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number",
+                )
+            return read_pin(self, pin_as_of(state, as_of_timestamp_ms), projection)
+        return read_newest(self, pin_newest(state), projection)
+
+    def repinned(self) -> Pin:
+        """Return a new pin after another can no longer be read.
+
+        It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
+        """
+        return repinned(self)
+
+    def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+        """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
+        return read_hot(self, pin, projection)
+
+    def lookup(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+        insert_if_absent: bool = False,
+    ) -> pa.Table:
+        """Look up the current rows of keys: a row for each key in their order.
+
+        ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
+        ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
+        second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
+        includes that write whatever host it came from. ``insert_if_absent`` first adds a row, null beside the key, for
+        each key without one.
+
+        The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
+        without a primary key, `SchemaMismatchError` for keys that do not fit.
+        """
+        self._lookup.require_unlike_found(columns)
+        return self._lookup.rows(
+            keys,
+            columns=columns,
+            max_staleness_ms=max_staleness_ms,
+            at_least=at_least,
+            insert_if_absent=insert_if_absent,
+        )
+
+    def lookup_one(
+        self,
+        key: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> dict[str, Any] | None:
+        """Look up the current row of one key: a dict of Python values, None if there is none.
+
+        ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
+        applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
+        are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
+        texts are looked up fastest. Raises as `lookup`.
+        """
+        return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
+
+    def prefix_lookup(
+        self,
+        prefix: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> pa.Table:
+        """Look up all current rows whose primary key begins with these values, in the order of their keys.
+
+        ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
+        bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
+        """
+        return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
+
+    def tail(
+        self,
+        start: Any = "latest",
+        *,
+        columns: Sequence[str] | None = None,
+        include_metadata: bool = False,
+        poll_ms: float | None = None,
+        stop: threading.Event | None = None,
+        until_ms: int | None = None,
+    ) -> Tail:
+        """Follow the log: batches as they are committed, each bucket in offset order, for ever or until ``stop``.
+
+        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that the hot log holds),
+        a mapping bucket → offset, the ``position`` of another tail, which is behind its last batch and may be kept as
+        JSON (`LogPosition`), or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
+        ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
+        asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
+        Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
+        The columns are those of the call: ones that are added later are not in the batches.
+
+        Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read, `DifferentHistoryError` when the
+        table was put back to an older copy since the position was taken, or meanwhile.
+        """
+        from streamhouse_spark.read.tail import follow
+
+        return follow(
+            self,
+            start,
+            columns=columns,
+            include_metadata=include_metadata,
+            poll_ms=poll_ms,
+            stop=stop,
+            until_ms=until_ms,
+        )
+
+    @property
+    def lake(self) -> LakeView:
+        """The lake table alone, with the rows tiered so far."""
+        from streamhouse_spark.table.lake_view import LakeView
+
+        return LakeView(self)
+
+    @property
+    def inspect(self) -> Inspect:
+        """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …"""
+        from streamhouse_spark.table.inspect import Inspect
+
+        return Inspect(self)
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def merge_inline(self) -> int:
+        """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
+        return merge_inline(self)
+
+    def merge_small(self) -> int:
+        """Merge runs of small adjacent segments. Returns the number of segments replaced."""
+        return merge_small(self)
+
+    def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
+        """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.table.retiering.retier`."""
+        return retier(self, allow_loss=allow_loss, dry_run=dry_run)
+
+    def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
+        """Merge small segments, trim as far as the time to live and the lake allow, delete unneeded files.
+
+        With a primary key the rows are published first if that is due, and changes are trimmed only up to them. Lake
+        files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
+        are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
+        says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
+        """
+        return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

@@ -1,0 +1,11 @@
+"""Tier one table: every row that was committed before the call."""
+
+from __future__ import annotations
+
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.tiering.job import RunTasks, TieringJob, TieringReport
+
+
+def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:
+    """Tier every row of ``table`` that was committed before the call; ``run_tasks`` writes the files of a round."""
+    return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)

@@ -1,0 +1,201 @@
+"""The read-only views of a table that a ``$`` suffix names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
+from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
+from streamhouse_spark.table.lake_view import LakeView
+from streamhouse_spark.table.partition_stats import partition_table, partitions_schema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.state import TableState
+
+CHANGELOG = "changelog"
+LAKE = "lake"
+LAKE_PREFIX = "lake$"
+BINLOG = "binlog"
+PARTITIONS = "partitions"
+
+
+class TableView(Protocol):
+    """A readable table under a name."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
+
+
+def open_view(table: TableHandle, suffix: str) -> TableView:
+    """Open the view of a suffix. Raises `InvalidNameError` for a suffix that this table does not have, naming those it
+    has.
+    """
+    if suffix in SYSTEM_TABLES:
+        return _SystemView(table, suffix)
+    if suffix == CHANGELOG:
+        return _ChangelogView(table)
+    if suffix == PARTITIONS and table.state.partition_by:
+        return _PartitionsView(table)
+    if suffix == BINLOG and table.state.primary_key:
+        return _BinlogView(table)
+    if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
+        if not table.has_lake:
+            raise InvalidNameError(
+                f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
+                f"there are {', '.join(_suffixes(table))}",
+            )
+        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+    _reject(table, suffix)
+
+
+def _suffixes(table: TableHandle) -> list[str]:
+    changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
+    partitions = (PARTITIONS,) if table.state.partition_by else ()
+    own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
+    return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.has_lake else own
+
+
+def _reject(table: TableHandle, suffix: str) -> NoReturn:
+    if suffix == BINLOG:
+        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+    if suffix == PARTITIONS:
+        raise InvalidNameError(f"{table.name}${suffix}: the table is not partitioned; $buckets says where its rows are")
+    raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
+
+
+@checks_arguments()
+class _SystemView:
+    def __init__(self, table: TableHandle, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SYSTEM_TABLES[self._name]
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
+
+
+@checks_arguments()
+class _PartitionsView:
+    """The rows of each partition by location, as `partition_table` counts them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return partitions_schema(self._table.state)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(partition_table(self._table), columns, filter)
+
+
+@checks_arguments()
+class _ChangelogView:
+    """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        state = self._table.refresh()
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+        batches = list(changelog_batches(self._table, state))
+        return _narrowed(pa.Table.from_batches(batches, schema), columns, filter)
+
+
+@checks_arguments()
+class _BinlogView:
+    """Every change with its row before and after, as `binlog_batches` reads them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return binlog_schema(self._table.state.schema.arrow)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        state = self._table.refresh()
+        schema = state.schema.arrow
+        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
+        return _narrowed(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
+
+
+def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
+    """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert.
+
+    Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
+    Trimmed rows of a log table are read from the lake, which keeps no commit times: they are null. A table that was
+    never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
+    the lake no longer holds trimmed rows, before the first row of that bucket.
+    """
+    for bucket, log in state.buckets.items():
+        first = state.first_offset(bucket)
+        if log.start > first and state.lake is not None and not state.primary_key:
+            yield from _trimmed_changes(table, state, bucket, OffsetRange(first, log.start))
+        written = state.written_schema(state.schema_id)
+        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), written):
+            yield with_metadata(found, CHANGELOG_FIELDS)
+
+
+def _trimmed_changes(
+    table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange
+) -> Iterator[pa.RecordBatch]:
+    if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
+        raise OffsetsTrimmedError(
+            f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
+            "in the lake; table.tail(start='earliest') reads what the log holds",
+        )
+    lake = table.open_lake().with_schema(state.schema)
+    for base_offset, batch in lake.read_offsets(bucket, trimmed, columns=state.schema.names):
+        yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
+
+
+@checks_arguments()
+class _LakeRowsView:
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.state.schema.arrow
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
+
+
+@checks_arguments()
+class _LakeMetadataView:
+    def __init__(self, table: TableHandle, name: str) -> None:
+        self._rows = LakeView(table).metadata(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _narrowed(self._rows, columns, filter)
+
+
+def _narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
+    from streamhouse_spark.query.projection import narrowed, parse_filter
+
+    return narrowed(rows, columns, parse_filter(filter_))

@@ -1,0 +1,304 @@
+"""Adoption of an existing lake table: its rows become the history of a new table and are not written again.
+
+The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
+the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`,
+`lake.paimon_adopt`); the pair in
+the log; the name's pointer. **Commit point:** the pointer, as
+for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
+adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.config.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath, is_text_list
+from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
+from streamhouse_spark.core.text_values import join_names, parse_names
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeMismatchError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from streamhouse_spark.lake.adoption import Adoptable, LakeAdoption
+from streamhouse_spark.lake.formats import lake_adoption
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.commits.actions import Action, Create, Drop, LakePair
+from streamhouse_spark.log.commits.checkpoint import TOMBSTONE
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.names import NamePointer
+from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.warehouse.creation import create_action, put_first_record
+
+if TYPE_CHECKING:
+    from streamhouse_spark.kv.adopted_rows import AdoptedBucket
+
+_RACES_MAX = 5
+_FORMAT = "table.datalake.format"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """A table that was made of a lake table, or with ``dry_run`` would be."""
+
+    table: str
+    location: str
+    """Location of the lake table."""
+    snapshot_id: int | None
+    """The newest snapshot of the lake table."""
+    rows: int
+    """Rows in the lake's files, deleted ones included; of a Paimon table with a primary key all stored versions of a
+    row."""
+    files: int
+    schema: str
+    """The table's columns, as Spark DDL."""
+    partition_by: tuple[str, ...]
+    bucket_key: str | None
+    buckets: int
+    format: LakeFormat
+    """A table that was made from a lake table, or with ``dry_run`` would be."""
+    primary_key: tuple[str, ...]
+
+
+def adopt_table(
+    storage: Storage,
+    settings: Mapping[str, str],
+    world: World,
+    name: str,
+    lake: str | None,
+    primary_key: Sequence[str],
+    properties: Mapping[str, str] | None,
+    *,
+    dry_run: bool,
+) -> AdoptReport:
+    """See `Warehouse.adopt_table`."""
+    path = parse_table_name(name).require_table("adopt as")
+    source = parse_table_name(lake).require_table("adopt") if lake is not None else path
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
+    lake_format = _format_of(storage, settings, source, properties or {})
+    place = lake_location(source, "", taken=False, lake_format=lake_format)
+    adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
+    if dry_run:
+        adopter.require_free(names.resolve(storage, path))
+        return adopter.report(adopter.examined())
+    for _ in range(_RACES_MAX):
+        found = adopter.adopt()
+        if found is not None:
+            return adopter.report(found)
+    raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
+
+
+def _format_of(
+    storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
+) -> LakeFormat:
+    """Return the format that the properties name, or that of the lake table in the warehouse. Raises
+    `InvalidOptionError`.
+    """
+    said = str(properties.get(_FORMAT, "")).strip().lower()
+    if said:
+        return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
+    if any(name.startswith("lake.") for name in settings):
+        return "iceberg"
+    iceberg, paimon = (
+        bool(storage.list_names(f"{lake_location(source, '', taken=False, lake_format=of)}/{folder}/"))
+        for of, folder in (("iceberg", "metadata"), ("paimon", "schema"))
+    )
+    if iceberg and paimon:
+        raise InvalidOptionError(
+            f"there are an Iceberg table and a Paimon table {source} in {storage.url}/{LAKE_PREFIX}; "
+            f"say which one by {_FORMAT}"
+        )
+    return "paimon" if paimon else "iceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopter:
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
+    path: TablePath
+    lake_format: LakeFormat
+    place: str
+    primary_key: tuple[str, ...]
+    properties: Mapping[str, str]
+
+    def require_free(self, pointer: NamePointer) -> None:
+        storage, world = self.storage, self.world
+        if not free(storage, world, self.path, pointer):
+            raise TableExistsError(
+                f"table {self.path} exists in {self.storage.url}; drop it first, or adopt under another name"
+            )
+
+    def lake(self) -> LakeAdoption:
+        return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
+
+    @property
+    def kind(self) -> str:
+        return self.lake().kind
+
+    def examined(self) -> Adoptable:
+        """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
+        found = self.lake().examine(self.path, self.place)
+        if found.owner is not None:
+            self._require_ownerless(found, found.owner)
+        return found
+
+    def _require_ownerless(self, found: Adoptable, owner: str) -> None:
+        state = self._owning_state(found, owner)
+        if state is not None and not state.dropped and self._is_named(state):
+            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
+
+    def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
+        """Return the state of the table that owns the lake; None if it was dropped long ago."""
+        try:
+            return CommitLog(self.storage, owner, self.world).refresh()
+        except TableNotFoundError:
+            pass
+        if self._is_buried(owner):
+            return None
+        raise LakeMismatchError(
+            f"the {self.kind} at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
+            "that table in its own warehouse, and clean up there"
+        )
+
+    def _is_buried(self, owner: str) -> bool:
+        _, floor = newest_floor(self.storage, owner)
+        return floor is not None and floor.floor >= TOMBSTONE
+
+    def _is_named(self, state: TableState) -> bool:
+        path = parse_table_name(state.name).path
+        return names.resolve(self.storage, path).uuid == state.table_uuid
+
+    def adopt(self) -> Adoptable | None:
+        """Try the adoption once. Returns None if another table took the name."""
+        storage, world = self.storage, self.world
+        pointer = names.resolve(storage, self.path)
+        self.require_free(pointer)
+        found = self.examined()
+        create = replace(self._created(found), lake_location=self.place)
+        names.create_database(storage, self.path.database, world)
+        if found.owner is not None:
+            self._end(found, found.owner)
+        uuid = world.ids.new_uuid()
+        put_first_record(storage, Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,)))
+        self._claim(found, uuid)
+        if not names.point(storage, self.path, pointer, uuid, world):
+            return None
+        names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
+        return found
+
+    def _created(self, found: Adoptable) -> Create:
+        properties = {str(k): str(v) for k, v in self.properties.items()}
+        if self.lake_format != "iceberg":
+            properties.setdefault(_FORMAT, self.lake_format)
+        key = join_names(found.bucket_key)
+        said = {"bucket.num": str(found.num_buckets), "bucket.key": key} if key else {}
+        for key, value in said.items():
+            if properties.setdefault(key, value) != value:
+                raise InvalidOptionError(
+                    f"table {self.path}: {key} is {properties[key]}, the {self.kind} has {value}; leave it out"
+                )
+        snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
+        is_asked = self.primary_key or PRIMARY_KEY in properties
+        create = create_action(
+            self.path,
+            found.schema,
+            found.key if found.is_keyed and not is_asked else self.primary_key,
+            found.partition_by,
+            None,
+            properties,
+            adopted=snapshot,
+            chooses_bucket_key=False,
+        )
+        parsed = parse_properties(create.properties, create.schema, create.partition_by)
+        if not parsed.datalake_enabled:
+            raise InvalidOptionError(
+                f"table {self.path} is made of a lake table: it has a lake, which is enabled; leave out "
+                "table.datalake.enabled"
+            )
+        self.lake().require_key(found, parsed.primary_key)
+        if parsed.bucket_key != found.bucket_key:
+            raise InvalidOptionError(
+                f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, the {self.kind} has no bucket key; "
+                "leave it out"
+            )
+        return create
+
+    def _end(self, found: Adoptable, owner: str) -> None:
+        """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
+        if self._owning_state(found, owner) is None:
+            return
+        log = CommitLog(self.storage, owner, self.world)
+        log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
+        if not log.state.dropped:
+            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
+
+    def _claim(self, found: Adoptable, uuid: str) -> None:
+        """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
+        storage, world = self.storage, self.world
+        log = CommitLog(storage, uuid, world)
+        created = log.refresh()
+        spec, lake = LakeTableSpec.of(created), self.lake()
+        adopted: list[AdoptedBucket] = []
+        if created.primary_key:
+            from streamhouse_spark.kv.adopted_rows import stage_rows
+
+            shape = _segment_shape(created)
+            buckets = lake.rows_by_bucket(spec, found)
+            adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
+        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
+        held = lake.claim(spec, found, ends)
+
+        def pair(state: TableState, time_ms: int) -> Sequence[Action]:
+            if state.dropped:
+                raise CommitConflictError(f"another adoption of the {lake.kind} was faster than that of {self.path}")
+            if state.recorded_lake is not None:
+                return ()
+            return (*_adopting(state, time_ms, adopted), LakePair(held.id, dict(held.offsets), time_ms))
+
+        log.commit(pair)
+
+    def report(self, found: Adoptable) -> AdoptReport:
+        create = self._created(found)
+        return AdoptReport(
+            table=str(self.path),
+            location=found.location,
+            snapshot_id=found.snapshot_id,
+            rows=found.num_rows,
+            files=found.num_files,
+            schema=found.schema.ddl(),
+            partition_by=found.partition_by,
+            bucket_key=join_names(found.bucket_key) if found.bucket_key else None,
+            buckets=create.num_buckets,
+            format=self.lake_format,
+            primary_key=parse_names(create.properties.get(PRIMARY_KEY, "")),
+        )
+
+
+def _segment_shape(state: TableState) -> SegmentShape:
+    properties = state.parsed
+    return SegmentShape(state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression)
+
+
+def _adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> Sequence[Action]:
+    if not adopted:
+        return ()
+    from streamhouse_spark.kv.adopted_rows import adopting
+
+    return adopting(state, time_ms, adopted)

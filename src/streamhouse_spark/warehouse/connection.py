@@ -1,0 +1,143 @@
+"""A warehouse in each process of a Spark job.
+
+A `Connection` is decided on the driver and travels to the executors inside readers and writers. Opened stores and
+tables are kept per process, because Spark's Python workers live on from task to task and from micro-batch to
+micro-batch; a forked child begins anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamhouse_spark.config import spark_options as options
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.renaming import is_named
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
+
+TABLES_KEPT = 64
+"""Number of tables that are kept at least, however large."""
+ENTRIES_KEPT_MAX = 200_000
+"""Sum of their states' segments and other entries, of about a kilobyte each, up to which more tables are kept."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Connection:
+    """The location and settings of a warehouse. They may hold credentials, so neither text shows them."""
+
+    location: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, location: str, settings: Mapping[str, str]) -> Connection:
+        return cls(location, tuple(sorted(settings.items())))
+
+    def __repr__(self) -> str:
+        return f"Connection({self.location!r})"
+
+    def warehouse(self) -> Warehouse:
+        return _opened(os.getpid(), self).warehouse
+
+    def table(self, name: str) -> Table:
+        """Return the table that the name (its suffix does not count) means now, freshly read. Raises
+        `TableNotFoundError`.
+        """
+        process = _opened(os.getpid(), self)
+        path = parse_table_name(name).path
+        if process.tables:  # a table that this process had open is only read on
+            pointer = names.resolve(process.warehouse.storage, path)
+            known = process.tables.get(pointer.uuid or "")
+            try:
+                if known is not None and is_named(known.refresh(), path):
+                    return known
+            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
+                logger.warning("opening the table again: %s", error)
+        table = process.warehouse.table(str(path))
+        process.tables.keep(table)
+        return table
+
+    def table_by_uuid(self, name: str, uuid: str) -> Table:
+        """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
+        process = _opened(os.getpid(), self)
+        known = process.tables.get(uuid)
+        if known is None or known.log.is_severed:
+            warehouse = process.warehouse
+            log = CommitLog(warehouse.storage, uuid, warehouse.world)
+            known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
+            process.tables.keep(known)
+        return known
+
+
+class OpenTables:
+    """Tables that this process has open, by uuid, the least recently used first.
+
+    All are kept up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found while somebody holds it,
+    as a tiering service holds all of its tables: it never opens one a second time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Table] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
+        self._lock = new_lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, uuid: str) -> Table | None:
+        with self._lock:
+            if uuid in self._kept:
+                self._kept.move_to_end(uuid)
+            return self._alive.get(uuid)
+
+    def keep(self, table: Table) -> None:
+        with self._lock:
+            self._alive[table.uuid] = table
+            self._kept[table.uuid] = table
+            self._kept.move_to_end(table.uuid)
+            if len(self._kept) <= TABLES_KEPT:
+                return
+            entries = sum(_num_entries(kept.log.known) for kept in self._kept.values())
+            while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
+                _, left = self._kept.popitem(last=False)
+                entries -= _num_entries(left.log.known)
+
+
+def _num_entries(state: TableState | None) -> int:
+    if state is None:
+        return 1
+    of_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
+    return 1 + of_buckets + len(state.transactions) + len(state.condemned)
+
+
+class _Process:
+    """The stores and tables of one warehouse that this process has opened."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.warehouse = Warehouse(connection.location, dict(connection.settings))
+        self.tables = OpenTables()
+
+
+@functools.lru_cache(maxsize=16)
+def _opened(_process_id: int, connection: Connection) -> _Process:
+    return _Process(connection)
+
+
+def connect(given: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
+    """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
+    return Connection.of(options.resolve_warehouse(given, environ), options.warehouse_settings(given))

@@ -1,0 +1,129 @@
+"""Creation of a table: checks of the arguments of `Warehouse.create_table`, the creating action, and the first
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.config.properties import (
+    ADOPTED,
+    PRIMARY_KEY,
+    check_partition_columns,
+    default_bucket_key,
+    parse_properties,
+)
+from streamhouse_spark.core.model import TablePath, is_text_list
+from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.core.text_values import join_names, parse_names
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError
+from streamhouse_spark.log.commits.actions import Create
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.reserved_names import require_free_partition_name
+from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
+from streamhouse_spark.storage.base import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema.table_schema import SparkSchema
+
+
+def create_action(
+    path: TablePath,
+    schema: pa.Schema | str | SparkSchema | TableSchema,
+    primary_key: Sequence[str],
+    partition_by: Sequence[str],
+    buckets: int | None,
+    properties: Mapping[str, str] | None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    adopted: str | None = None,
+    chooses_bucket_key: bool = True,
+) -> Create:
+    """Return the action that creates the table, still without the location of its lake.
+
+    ``adopted`` is the value of the property `ADOPTED`, which nobody else may give. Raises `InvalidOptionError`,
+    `SchemaMismatchError` for a table that cannot be.
+    """
+    _check_arguments(path, primary_key, partition_by, properties)
+    texts = {str(k): str(v) for k, v in (properties or {}).items()}
+    if ADOPTED in texts:
+        raise InvalidOptionError(
+            f"table {path}: the property {ADOPTED} says that a table was made of a lake table, and is set by "
+            "adopting one (adopt_table); leave it out"
+        )
+    if adopted is not None:
+        texts[ADOPTED] = adopted
+    if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
+        raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
+    table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
+    for column in table_schema.columns:  # also those of a lake table that is adopted
+        check_column_name(column.name)
+    table_schema = with_defaults(table_schema, check_defaults(defaults))
+    partitions = check_partition_columns(partition_by, table_schema)
+    for name in partitions:
+        require_free_partition_name(name)
+    if primary_key or texts.get(PRIMARY_KEY, "").strip():
+        table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
+    parsed = parse_properties(texts, table_schema, partitions)
+    return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
+
+
+def put_first_record(storage: Storage, record: Record) -> None:
+    """Store the record that creates a table. Its uuid is new, so an object that exists there is this one."""
+    uuid = record.table_uuid
+    encoded = encode_record(record, uuid)
+    if encoded.manifest is not None:
+        with suppress(ObjectExistsError):
+            storage.put_if_absent(manifest_key(uuid, uuid), encoded.manifest)
+    with suppress(ObjectExistsError):
+        storage.put_if_absent(commit_key(uuid, 1), encoded.data)
+
+
+def _keyed(
+    path: TablePath,
+    schema: TableSchema,
+    primary_key: Sequence[str],
+    partitions: Sequence[str],
+    texts: dict[str, str],
+    *,
+    chooses: bool,
+) -> TableSchema:
+    """Return the schema with a key that is NOT NULL. ``texts`` get the key and the bucket key in the table's
+    spelling.
+    """
+    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+
+    said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
+    names = tuple(schema.column(name).name for name in primary_key) or said
+    if said and said != names:
+        raise InvalidOptionError(
+            f"table {path}: primary_key is {', '.join(names)}, the property {PRIMARY_KEY} {', '.join(said)}; give one"
+        )
+    schema = TableSchema(tuple(replace(c, nullable=c.nullable and c.name not in names) for c in schema.columns))
+    texts[PRIMARY_KEY] = join_names(names)
+    parse_keyed_properties(texts, schema, partitions)
+    chosen = default_bucket_key(names, partitions, schema) if chooses else None
+    if chosen and not texts.get("bucket.key", "").strip():
+        texts["bucket.key"] = join_names([chosen])
+    if parse_properties(texts, schema, partitions).bucket_num > 1 and not texts.get("bucket.key", "").strip():
+        raise InvalidOptionError(
+            f"table {path}: no column of the primary key {', '.join(names)} can be a bucket key beside the partition "
+            "columns, so that there can be one bucket only; leave bucket.num out, or add a column of integers, text, "
+            "dates or decimals to the key"
+        )
+    return schema
+
+
+def _check_arguments(path: TablePath, primary_key: object, partition_by: object, properties: object) -> None:
+    if not is_text_list(primary_key):
+        raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
+    if not isinstance(properties, Mapping | None):
+        raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
+    if not isinstance(partition_by, list | tuple) or not all(isinstance(name, str) for name in partition_by):
+        raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")

@@ -1,0 +1,73 @@
+"""Tables that were dropped and are not cleaned up yet: listing them, and bringing one back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.paths import TABLES_PREFIX
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    name: str
+    """The table's last name."""
+    uuid: str
+    dropped_ms: int
+    """Store time of the newest record of its log: that of the drop, or of a later clean-up step. The grace of
+    `Warehouse.clean_dropped` counts from then on."""
+    rows: int
+    """Rows written since it was created or truncated; of a table with a primary key, changes."""
+
+
+def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
+    """List them by name, then the newest first. Unreadable ones are logged and left out: one hides no other."""
+
+    def look(uuid: str) -> TableState | None:
+        try:
+            return CommitLog(storage, uuid, world).refresh()
+        except TableNotFoundError:  # buried, or without a first record
+            return None
+        except StreamhouseError as error:
+            logger.warning("table %s cannot be read: %s", uuid, error)
+            return None
+
+    states = in_parallel(look, storage.list_names(TABLES_PREFIX))
+    found = [
+        DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
+        for state in states
+        if state is not None and state.dropped and not state.buried
+    ]
+    return sorted(found, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
+
+
+def chosen(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
+    """Return the table that was dropped last under this name, or the one with this uuid. Raises
+    `TableNotFoundError`.
+    """
+    of_name = [table for table in found if table.name == str(path)]
+    fitting = [table for table in of_name if uuid in (None, table.uuid)]
+    if fitting:
+        return fitting[0]
+    if of_name:
+        hint = f"dropped under that name are {', '.join(table.uuid for table in of_name[:5])}"
+    else:
+        near = nearest(str(path), [table.name for table in found])
+        others = ", ".join(dict.fromkeys(table.name for table in found[:10]))
+        hint = f"did you mean {near}?" if near else f"dropped tables there: {others or 'none'}"
+    which = f"{path} ({uuid})" if uuid is not None else str(path)
+    raise TableNotFoundError(
+        f"no dropped table {which} in {url} that could be brought back; {hint}. Cleaning deletes the files of dropped "
+        "tables once the grace is over"
+    )

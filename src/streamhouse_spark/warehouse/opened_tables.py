@@ -1,0 +1,64 @@
+"""Work on all tables of a warehouse, such that a damaged one does not stop the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+
+if TYPE_CHECKING:
+    from streamhouse_spark.table.table import Table
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class OpenedTables:
+    """The opened tables, and the errors by name of tables for which something failed."""
+
+    tables: list[Table] = field(default_factory=list)
+    failed: dict[str, StreamhouseError] = field(default_factory=dict)
+
+    def each(self, work: Callable[[Table], R]) -> list[R]:
+        """Call ``work`` for each table and return the results in their order. Errors are logged and kept; the others go
+        on.
+        """
+        done = []
+        for table in self.tables:
+            try:
+                done.append(work(table))
+            except StreamhouseError as error:
+                self.fail(table.name, error)
+        return done
+
+    def fail(self, name: str, error: StreamhouseError) -> None:
+        logger.error("table %s: %s", name, error)
+        self.failed[name] = error
+
+    def raise_first(self) -> None:
+        """Raise the first error, after the others had their turn: nothing that failed counts as done."""
+        for error in self.failed.values():
+            raise error
+
+
+def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> OpenedTables:
+    """Open tables that a user named: the first error is raised."""
+    return OpenedTables([open_one(name) for name in names])
+
+
+def open_listed(open_one: Callable[[str], Table], names: Iterable[str]) -> OpenedTables:
+    """Open tables that a listing found: those that were dropped meanwhile are left out."""
+    opened = OpenedTables()
+    for name in names:
+        try:
+            opened.tables.append(open_one(name))
+        except TableNotFoundError:
+            continue
+        except StreamhouseError as error:
+            opened.fail(name, error)
+    return opened

@@ -1,0 +1,318 @@
+"""Repair of a moved warehouse at its new location, or a new identity for a copy.
+
+**Commit point:** ``streamhouse.json`` with the URL where the warehouse lies now, and for a copy with a new id. Before
+it each table's lake has a commit point of its own, and of a copy each log; finished work is not repeated, so that the
+same call continues an interrupted run. Until then the warehouse counts as moved.
+
+Nothing outside the warehouse that was opened is written or deleted: files that metadata names elsewhere are read here,
+at the same path below this root.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.core.arguments import checked
+from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, parse_table_name
+from streamhouse_spark.core.places import is_same_place, plain_root
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    InvalidOptionError,
+    LakeMismatchError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+    TableNotFoundError,
+    WarehouseNotFoundError,
+    shown,
+)
+from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.relocation import LakeRelocation
+from streamhouse_spark.lake.tiering.recording import is_ahead
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.state import TableState, referenced_keys
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.copying import copy_log
+from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
+
+if TYPE_CHECKING:
+    from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+"""A callback: number of tables done, number of all tables, name of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelocatedTable:
+    table: str
+    uuid: str
+    """The table's present uuid."""
+    former_uuid: str
+    lake: str | None
+    """Present location of the lake table; None for a table without one."""
+    moved_from: str | None
+    """The root that the lake's metadata named; None if it named the right one, or none."""
+    files_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelocateReport:
+    """Changes that `relocate` made, or with ``dry_run`` would make."""
+
+    warehouse: str
+    moved_from: str | None
+    """The former root; None for a warehouse that was at home."""
+    copy: bool
+    dry_run: bool
+    tables: tuple[RelocatedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Identities:
+    """The ids of a copy. They are stored first, so that each run uses the same."""
+
+    warehouse_id: str
+    tables: dict[str, str]
+    """Uuid of the original's table → that of the copy's."""
+
+
+@checked
+def relocate(
+    warehouse: str | os.PathLike[str] | Warehouse,
+    settings: Mapping[str, str] | None = None,
+    *,
+    copy: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RelocateReport:
+    """Make a warehouse that was moved whole where it lies, or with ``copy`` give a copy an identity of its own.
+
+    Metadata with old locations is written anew, so that other engines open the lake tables at their new location: of
+    Iceberg tables the metadata, manifest lists, manifests and files of deleted positions of all snapshots, of Paimon
+    tables the manifests with paths of their own. Data files stay as they are. A copy gets another id, and each of its
+    tables another uuid: streams, transactions and caches of the original mean nothing there. Its logs are written again
+    under the new uuids, segments included, and the old ones go the grace after, when dropped tables are cleaned.
+
+    The place that the warehouse was copied from is neither read nor written. Nothing else may write to the warehouse
+    meanwhile. Safe to repeat; after a crash the same call goes on. Tables whose lake is in a catalog outside keep it
+    there; such a warehouse cannot become a copy. ``settings`` are those of `Warehouse`.
+
+    **Commit point:** ``streamhouse.json``, see the module.
+
+    Raises:
+        WarehouseNotFoundError: there is no warehouse.
+        InvalidOptionError: ``copy`` of a warehouse that was written where it lies.
+        CorruptDataError: the copy lacks a file, or log and lake are of different times; nothing was written.
+        LakeMismatchError: ``copy`` of a table whose lake is in a catalog outside.
+        CommitConflictError, CommitStateUnknownError, StorageError: run it again.
+    """
+    from streamhouse_spark.warehouse.warehouse import Warehouse
+
+    if progress is not None and not callable(progress):
+        raise InvalidOptionError(f"progress is {shown(progress)}, expected a function or None")
+    opened = warehouse if isinstance(warehouse, Warehouse) else Warehouse(warehouse, settings)
+    return _Relocation(opened, copy=copy, dry_run=dry_run).run(progress or (lambda *_: None))
+
+
+class _Relocation:
+    def __init__(self, warehouse: Warehouse, *, copy: bool, dry_run: bool) -> None:
+        self._warehouse = warehouse
+        self._storage, self._settings, self._world = warehouse.storage, warehouse.settings, warehouse.world
+        self._url = plain_root(warehouse.url)
+        self._copy = copy
+        self._dry_run = dry_run
+
+    def run(self, progress: Progress) -> RelocateReport:
+        file = self._warehouse_file()
+        begun = self._begun()
+        if begun is not None and begun.warehouse_id == file.id:
+            self._storage.delete(RELOCATION_KEY)  # all but this was done
+            return RelocateReport(self._url, None, self._copy, self._dry_run, ())
+        self._require_fit(file, begun)
+        states = list(self._states(begun))
+        lakes = [self._lake(state) for state in states]
+        for state, lake in zip(states, lakes, strict=True):
+            self._require_whole(state, lake)
+        roots = [lake.recorded_root() if lake is not None else None for lake in lakes]
+        moved_from = self._moved_from(file, roots)
+        if self._dry_run:
+            return self._report(moved_from, states, lakes, roots, {})
+        identities = begun or (self._begin(states) if self._copy else None)
+        given = identities.tables if identities is not None else {}
+        for i, (state, lake) in enumerate(zip(states, lakes, strict=True)):
+            progress(i, len(states), state.name)
+            self._relocate(state, lake, given.get(state.table_uuid))
+        self._finish(file, identities)
+        return self._report(moved_from, states, lakes, roots, given)
+
+    def _warehouse_file(self) -> WarehouseFile:
+        file = read_warehouse_file(self._storage)
+        if file is None:
+            raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
+        return file
+
+    def _require_fit(self, file: WarehouseFile, begun: _Identities | None) -> None:
+        if begun is not None and not self._copy:
+            raise InvalidOptionError(
+                f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
+                f"`streamhouse -w {self._url} relocate --copy`"
+            )
+        if self._copy and begun is None and file.url is not None and is_same_place(file.url, self._url):
+            raise InvalidOptionError(
+                f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
+            )
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def _states(self, begun: _Identities | None) -> Iterator[TableState]:
+        """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
+        ours = set(begun.tables.values()) if begun is not None else set()
+        for uuid in self._storage.list_names(TABLES_PREFIX):
+            if uuid in ours:
+                continue
+            log = CommitLog(self._storage, uuid, self._world)
+            try:
+                state = log.refresh()
+            except (TableNotFoundError, ObjectNotFoundError):
+                state = None
+            except CorruptDataError as error:  # one must not hide the others; its own lake stays as it is
+                logger.warning("table %s is damaged and left as it is: %s", uuid, error)
+                continue
+            if begun is not None and uuid in begun.tables and (state is None or state.buried):
+                yield self._ended(uuid, begun.tables[uuid])
+            elif state is not None and not state.buried:
+                yield state
+
+    def _ended(self, uuid: str, new_uuid: str) -> TableState:
+        """Return the new log's state of a table whose old log an earlier run ended: the new log has everything
+        of it.
+        """
+        state = CommitLog(self._storage, new_uuid, self._world).refresh()
+        return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
+
+    def _lake(self, state: TableState) -> LakeRelocation | None:
+        properties = state.parsed
+        if not properties.datalake_enabled and state.recorded_lake is None:
+            return None
+        found = lake_relocation(self._storage, self._settings, state, self._world)
+        if found is None and self._copy and state.recorded_lake is not None:
+            raise LakeMismatchError(
+                f"the lake of {state.name} is in a catalog outside the warehouse, and belongs to the original; drop "
+                "the table in the copy, or copy its lake table and adopt that"
+            )
+        return found
+
+    def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
+        """Check that no file is missing, and that lake and log fit together: a copy that was made under writes may be
+        torn.
+        """
+        if state.buried:
+            return
+        try:
+            needed = referenced_keys(state) | (lake.needed() if lake is not None else set())
+        except SnapshotExpiredError as error:
+            raise CorruptDataError(f"table {state.name} of {self._url}: {error}; copy the warehouse again") from error
+        present = {info.key for info in self._storage.list(f"{TABLES_PREFIX}{state.table_uuid}/")}
+        present |= {info.key for info in self._storage.list(f"{state.lake_location}/")} if lake is not None else set()
+        for key in sorted(needed - present):
+            try:
+                self._storage.size_bytes(key)
+            except ObjectNotFoundError as error:
+                raise CorruptDataError(
+                    f"table {state.name} of {self._url} lacks {key}: the warehouse was written while it was copied, or "
+                    "the copy was cut short; copy it again while nothing writes"
+                ) from error
+        newest = self._newest(state) if lake is not None else None
+        if lake is None:
+            return
+        held = newest.offsets if newest is not None else {}
+        behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
+        if (newest is not None and is_ahead(newest, state)) or behind:
+            raise CorruptDataError(
+                f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
+                f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
+                "warehouse was written while it was copied; copy it again while nothing writes, or build the table's "
+                f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
+            )
+
+    def _newest(self, state: TableState) -> LakeSnapshot | None:
+        lake = open_lake_table(self._storage, self._settings, state, self._world)
+        return lake.newest() if lake.exists() else None
+
+    def _moved_from(self, file: WarehouseFile, roots: list[str | None]) -> str | None:
+        if file.url is not None:
+            return None if is_same_place(file.url, self._url) else file.url
+        return next((root for root in roots if root is not None), None)
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    def _begun(self) -> _Identities | None:
+        try:
+            data = self._storage.read(RELOCATION_KEY)
+        except ObjectNotFoundError:
+            return None
+        header = decode_frame("relocation", data, f"{self._url}/{RELOCATION_KEY}").header
+        return _Identities(header["id"], header["tables"])
+
+    def _begin(self, states: list[TableState]) -> _Identities:
+        new = self._world.ids.new_uuid
+        header = {"id": new(), "tables": {state.table_uuid: new() for state in states}}
+        with suppress(ObjectExistsError, StorageError):  # decided by reading it back
+            self._storage.put_if_absent(RELOCATION_KEY, encode_frame("relocation", header))
+        begun = self._begun()
+        if begun is None:
+            raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
+        return begun
+
+    def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
+        if new_uuid is not None:
+            copy_log(self._storage, self._world, state.table_uuid, new_uuid)
+        if lake is not None:
+            lake.relocate(new_uuid)
+        if new_uuid is not None:
+            self._point(state, new_uuid)
+
+    def _point(self, state: TableState, new_uuid: str) -> None:
+        """Let the name mean the table of the copy, if it means the original's."""
+        path = parse_table_name(state.name).path
+        pointer = names.resolve(self._storage, path)
+        if pointer.uuid == state.table_uuid:
+            names.point(self._storage, path, pointer, new_uuid, self._world)
+
+    def _finish(self, file: WarehouseFile, identities: _Identities | None) -> None:
+        done = WarehouseFile(file.id if identities is None else identities.warehouse_id, self._url)
+        if done != file:
+            self._storage.put(WAREHOUSE_KEY, done.to_bytes())
+        if identities is not None:
+            self._storage.delete(RELOCATION_KEY)
+
+    def _report(
+        self,
+        moved_from: str | None,
+        states: list[TableState],
+        lakes: list[LakeRelocation | None],
+        roots: list[str | None],
+        given: dict[str, str],
+    ) -> RelocateReport:
+        tables = tuple(
+            RelocatedTable(
+                state.name,
+                given.get(state.table_uuid, state.table_uuid),
+                state.table_uuid,
+                f"{self._url}/{state.lake_location}" if lake is not None else None,
+                root,
+                lake.num_written if lake is not None else 0,
+            )
+            for state, lake, root in zip(states, lakes, roots, strict=True)
+        )
+        return RelocateReport(self._url, moved_from, self._copy, self._dry_run, tables)

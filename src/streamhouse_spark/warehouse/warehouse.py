@@ -1,0 +1,498 @@
+"""`Warehouse`: databases and tables under one directory or URL."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.config.properties import parse_properties
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath, is_unicode
+from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidOptionError,
+    StreamhouseError,
+    TableExistsError,
+    TableNotFoundError,
+    shown,
+)
+from streamhouse_spark.log.commits.actions import Create, Drop
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, CleanReport
+from streamhouse_spark.log.lifecycle.dropping import clean_dropped
+from streamhouse_spark.log.lifecycle.home import Home
+from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.table.lake_view import drop_lake_table
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import TableView, open_view
+from streamhouse_spark.warehouse.adoption import AdoptReport, adopt_table
+from streamhouse_spark.warehouse.creation import create_action, put_first_record
+from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamhouse_spark.schema.table_schema import SparkSchema
+
+logger = logging.getLogger(__name__)
+
+_NAME_RACES_MAX = 20
+
+
+@checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
+class Warehouse:
+    """A warehouse at a path or URL: ``/data/wh``, ``s3://bucket/wh``. Opens nothing before it is used.
+
+    ``settings`` are pyiceberg's storage settings (``s3.endpoint``, ``s3.region``, …) and ``lake.iceberg.catalog.*``;
+    they are never stored. The first `create_table` or `create_database` makes the warehouse in an absent or empty
+    directory; everything else raises `WarehouseNotFoundError` where there is none.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        settings: Mapping[str, str] | None = None,
+        *,
+        world: World | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        _check_arguments(location, settings)
+        self._world = world or World()
+        self._settings = {key: _text(value) for key, value in (settings or {}).items()}
+        self._storage = storage if storage is not None else storage_for(str(location), self._settings, self._world)
+        self._known = False
+
+    @property
+    def url(self) -> str:
+        return self._storage.url
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """May hold credentials: never print it."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    def __repr__(self) -> str:
+        return f"Warehouse({self.url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the warehouse as its location and settings, which may hold credentials."""
+        return _reopened, (self._storage, dict(self._settings))
+
+    # -- databases ------------------------------------------------------------------------------------------------
+
+    def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
+        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
+        database = parse_database(name)
+        _check_comment(f"database {database}", comment)
+        self._ensure()
+        made = names.create_database(self._storage, database, self._world, comment=comment)
+        if not made and not if_not_exists:
+            raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
+
+    def databases(self) -> list[str]:
+        """List the names of all databases."""
+        self._require()
+        return names.list_databases(self._storage)
+
+    def database_exists(self, name: str) -> bool:
+        """Whether the database exists."""
+        self._require()
+        return names.database_exists(self._storage, parse_database(name))
+
+    def database_comment(self, name: str) -> str | None:
+        """Return a database's comment. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
+        return self._known_database(name).comment
+
+    def comment_database(self, name: str, comment: str | None) -> None:
+        """Set the comment of a database, or with None remove it."""
+        _check_comment(f"database {parse_database(name)}", comment)
+        while (found := self._known_database(name)).comment != comment:
+            if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
+                return
+
+    def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
+        """Drop a database without tables; with ``cascade`` drop its tables first. False where there is none.
+
+        **Commit point:** the database's next file. A table that is created at the same time wins: the database is
+        then there again, and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for one that has tables.
+        """
+        database = parse_database(name)
+        self._require()
+        while (found := names.resolve_database(self._storage, database)).exists:
+            self._empty_database(database, cascade=cascade)
+            if not names.point_database(self._storage, found, self._world, exists=False):
+                continue
+            try:
+                self._empty_database(database, cascade=False)
+            except TableExistsError:
+                names.create_database(self._storage, database, self._world, comment=found.comment)
+                raise
+            return True
+        if if_exists:
+            return False
+        raise self._no_database(database)
+
+    def _empty_database(self, database: str, *, cascade: bool) -> None:
+        tables = self._tables_of(database)
+        if tables and not cascade:
+            raise TableExistsError(
+                f"database {database} of {self.url} has {len(tables)} tables ({', '.join(tables[:5])}); drop or rename "
+                "them first, or say CASCADE (cascade=True) to drop them with it",
+                condition="DATABASE_NOT_EMPTY",
+            )
+        for table in tables:
+            self.drop_table(table, if_exists=True)
+
+    # -- tables ---------------------------------------------------------------------------------------------------
+
+    def tables(self, database: str | None = None) -> list[str]:
+        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
+        `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+        """
+        self._require()
+        found = [self._known_database(database).name] if database is not None else self.databases()
+        return [table for name in found for table in self._tables_of(name)]
+
+    def _tables_of(self, database: str) -> list[str]:
+        found = names.list_names(self._storage, database)
+        return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
+
+    def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
+        """Whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
+        try:
+            return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
+        except StreamhouseError as error:
+            logger.warning("table %s cannot be opened: %s", path, error)
+            return True
+
+    def exists(self, name: str) -> bool:
+        """Whether the table exists; a suffix of the name does not count."""
+        self._require()
+        return self._find(parse_table_name(name).path) is not None
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | str | SparkSchema,
+        *,
+        primary_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        buckets: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        if_not_exists: bool = False,
+    ) -> Table:
+        """Create a table, its database and, if need be, the warehouse.
+
+        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
+        ``bucket.num``. With a ``primary_key``, whose columns become NOT NULL, the table takes upserts and deletes; its
+        first column beside the partition columns is the default of ``bucket.key``. ``defaults`` maps columns to
+        constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null. **Commit
+        point:** the name's pointer; a crash before it leaves files that nobody names.
+
+        Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
+        written. With ``if_not_exists`` an existing table is returned as it is.
+        """
+        path = parse_table_name(name).require_table("create")
+        create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
+        self._ensure()
+        names.create_database(self._storage, path.database, self._world)
+        for _ in range(_NAME_RACES_MAX):
+            pointer = names.resolve(self._storage, path)
+            if not free(self._storage, self._world, path, pointer):
+                if if_not_exists:
+                    return self.table(str(path))
+                raise TableExistsError(
+                    f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
+                )
+            uuid = self._world.ids.new_uuid()
+            placed = _placed(create, path, uuid, taken=pointer.number > 0)
+            record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
+            put_first_record(self._storage, record)
+            if names.point(self._storage, path, pointer, uuid, self._world):
+                self._keep_database(path)
+                return self._named(path, uuid)
+        raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
+
+    def adopt_table(
+        self,
+        name: str,
+        lake: str | None = None,
+        *,
+        primary_key: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> AdoptReport:
+        """Make a table from an existing lake table, whose rows become its history without being written again.
+
+        ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
+        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format,
+        by default that of the lake table in the warehouse. Its rows lie before offset 0: reads of the table and of its
+        lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the
+        same lake table. ``primary_key`` is the Iceberg table's identifier fields if it has some, and always the Paimon
+        table's own. With it the rows are copied to the hot store as snapshots by key, for lookups, changes and new
+        streams; a bucket is sorted in memory. Rows of an Iceberg table have to be unique by key; of a Paimon table the
+        newest of each key counts.
+
+        A warehouse is made around a folder ``lake`` with such tables if there is none yet. Dropping the table leaves
+        the lake table without an owner, rows tiered later included. With ``dry_run`` nothing is changed.
+
+        **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
+        `LakeMismatchError` naming everything that does not fit (Iceberg: format version, partitions, types, nested
+        required fields, equality deletes, repeated keys; Paimon: types, dynamic or postponed buckets, merge engines,
+        changelog producers, deletion vectors, rows of unknown order; another owner), `TableExistsError`,
+        `InvalidOptionError`, all before the lake table or the name is touched; `CommitConflictError` if the lake table
+        changed meanwhile.
+        """
+        if not dry_run:
+            self._ensure(around=LAKE_PREFIX.rstrip("/"))
+        return adopt_table(
+            self._storage, self._settings, self._world, name, lake, primary_key, properties, dry_run=dry_run
+        )
+
+    def table(self, name: str) -> Table:
+        """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
+        parsed = parse_table_name(name)
+        path = parsed.require_table("open as a table")
+        self._require()
+        table = self._find(path)
+        if table is None:
+            raise self._not_found(path)
+        return table
+
+    def view(self, name: str) -> TableView:
+        """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
+        Raises `InvalidNameError` for a suffix that this table does not have, naming those that it has.
+        """
+        parsed = parse_table_name(name)
+        table = self.table(str(parsed.path))
+        return table if parsed.suffix is None else open_view(table, parsed.suffix)
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
+        """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
+
+        Until then `undrop_table` brings both back. Returns False if there is none and ``if_exists``. **Commit point:**
+        the drop record in the table's log. If the log or the name's pointer is too damaged for that, the name is freed
+        by its next pointer, and the files stay for a repair.
+        """
+        path = parse_table_name(name).require_table("drop")
+        self._require()
+        pointer = names.NamePointer(0, None)
+        try:
+            pointer = names.resolve(self._storage, path)
+            table = self._open(path, pointer.uuid) if pointer.uuid else None
+        except CorruptDataError as error:
+            pointer = pointer if pointer.number else names.damaged_pointer(self._storage, path)
+            logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
+            return names.point(self._storage, path, pointer, None, self._world)
+        if table is None or pointer.uuid is None:
+            if if_exists:
+                return False
+            raise self._not_found(path)
+
+        table.log.commit(lambda state, _: (Drop(),) if is_named(state, path) else ())
+        if not table.log.state.dropped:  # renamed since it was opened
+            if if_exists:
+                return False
+            raise self._not_found(path)
+        with after_commit(logger, "freeing the name", path):  # a pointer to a dropped table means nothing
+            names.point(self._storage, path, pointer, None, self._world)
+        return True
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """List the dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
+        self._require()
+        return dropped_tables(self._storage, self._world)
+
+    def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
+        """Bring a dropped table back, with all rows, offsets and its lake table, while its files exist.
+
+        They exist until `clean_dropped` runs after the grace. Of several tables that were dropped under the ``name`` it
+        is the newest, or the one with the ``uuid`` (see `dropped_tables`). It comes back under its name, or as ``to``,
+        and its database with it. Streams and writers that open it again continue.
+
+        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
+        table any more, `TableExistsError` if the name is taken.
+        """
+        path = parse_table_name(name).require_table("undrop")
+        target = path if to is None else parse_table_name(to).require_table("undrop to")
+        self._require()
+        if to is None and uuid is None and self._find(path) is not None:
+            raise TableExistsError(
+                f"table {path} exists in {self.url}; bring the dropped one back under another name with to="
+            )
+        table = chosen(self.dropped_tables(), path, uuid, self.url)
+        names.create_database(self._storage, target.database, self._world)
+        if not undrop(self._storage, self._world, CommitLog(self._storage, table.uuid, self._world), target):
+            raise TableExistsError(
+                f"table {path} cannot be brought back as {target}: that exists in {self.url}; choose another "
+                "name with to="
+            )
+        self._keep_database(target)
+        return self._named(target, table.uuid)
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
+
+        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Open tables
+        continue; streams that look it up by its old name end with `TableNotFoundError`, which has the new one. The old
+        name is free at once.
+
+        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is taken.
+        """
+        path = parse_table_name(old).require_table("rename")
+        target = parse_table_name(new).require_table("rename to")
+        table = self.table(str(path))
+        self._known_database(target.database)
+        if not rename(self._storage, self._world, table.log, path, target):
+            raise TableExistsError(
+                f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
+            )
+        self._keep_database(target)
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
+        """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
+
+        A lake table in the warehouse goes too; one in an outside catalog stays. Raises `WarehouseMovedError` before
+        anything is deleted if the warehouse is opened away from home.
+        """
+        self._require()
+        if not dry_run:
+            Home(self._storage).require("cleaning dropped tables")
+        return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _ensure(self, *, around: str | None = None) -> None:
+        names.create_warehouse(self._storage, self._world, around=around)
+        self._known = True
+
+    def _require(self) -> None:
+        if not self._known:
+            names.require_warehouse(self._storage)
+            self._known = True
+
+    def _find(self, path: TablePath) -> Table | None:
+        pointer = names.resolve(self._storage, path)
+        return self._open(path, pointer.uuid) if pointer.uuid else None
+
+    def _keep_database(self, path: TablePath) -> None:
+        """Make the database of a committed name again if it was dropped meanwhile."""
+        with after_commit(logger, "keeping the database", path):
+            names.create_database(self._storage, path.database, self._world)
+
+    def _named(self, path: TablePath, uuid: str) -> Table:
+        """Return the table of a committed name, its state read if possible, else on first use. Raises
+        `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
+        """
+        found: Table | None = self._unread(path, uuid)
+        with after_commit(logger, "opening", path):
+            found = self._open(path, uuid)
+        if found is None:
+            raise self._not_found(path)
+        return found
+
+    def _unread(self, path: TablePath, uuid: str) -> Table:
+        """Return a table whose state is read on first use."""
+        return Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
+
+    def _open(self, path: TablePath, uuid: str) -> Table | None:
+        table = self._unread(path, uuid)
+        try:
+            return table if is_named(table.log.refresh(), path) else None
+        except TableNotFoundError:  # dropped so long ago that its files are gone
+            return None
+
+    def _drop_lake(self, state: TableState) -> None:
+        if state.has_lake:
+            drop_lake_table(self._storage, self._settings, state, self._world)
+
+    def _known_database(self, name: str) -> names.DatabasePointer:
+        database = parse_database(name)
+        self._require()
+        found = names.resolve_database(self._storage, database)
+        if not found.exists:
+            raise self._no_database(database)
+        return found
+
+    def _no_database(self, database: str) -> TableNotFoundError:
+        known = self.databases()
+        near = nearest(database, known)
+        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
+        return TableNotFoundError(
+            f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
+        )
+
+    def _renamed_to(self, path: TablePath) -> str | None:
+        """Return the new name of a table that had this one."""
+        pointer = names.resolve(self._storage, path)
+        if pointer.uuid is None:
+            return pointer.moved_to
+        with suppress(TableNotFoundError, CorruptDataError):
+            state = CommitLog(self._storage, pointer.uuid, self._world).refresh()
+            return None if state.dropped else state.name
+        return None
+
+    def _not_found(self, path: TablePath) -> StreamhouseError:
+        if (moved_to := self._renamed_to(path)) is not None:
+            return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
+        known = self.tables()
+        near = nearest(str(path), known)
+        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
+        return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
+
+
+def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
+    return Warehouse(storage.url, settings, storage=storage)
+
+
+def _text(value: object) -> str:
+    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _check_arguments(location: object, settings: object) -> None:
+    if not isinstance(location, str | os.PathLike):
+        raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
+    text = os.fsdecode(location)
+    if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
+        raise InvalidOptionError(
+            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
+            "255 between two slashes, all Unicode"
+        )
+    if not isinstance(settings, Mapping | None):
+        raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
+
+
+def _check_comment(what: str, comment: object) -> None:
+    if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
+        raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")
+
+
+def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
+    lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
+    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
+    return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

@@ -1,0 +1,76 @@
+"""Appending rows to a log table: stage, commit, and again if the columns changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.append import Routing, Staged, Stager, commit_staged
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.rows import can_be_read_again, filled
+from streamhouse_spark.write.segment_merging import merge_if_due
+
+SCHEMA_CHANGES_MAX = 10
+"""Times that an append begins again because columns or defaults changed meanwhile."""
+
+
+class Appends:
+    """Appends to one table; keeps the stager of the last state. Safe for threads."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+        self._known: tuple[int, Mapping[str, str], Stager] | None = None
+        self._lock = new_lock()
+
+    def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
+        """Stage and commit rows, and again if columns were renamed or dropped, or defaults changed meanwhile."""
+        for _ in range(SCHEMA_CHANGES_MAX):
+            staged = self.staged(rows)
+            try:
+                return self.commit(staged, transaction=transaction, overwrite=overwrite)
+            except CommitConflictError:
+                if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
+                    raise
+        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite)
+
+    def commit(
+        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+    ) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, and merge if that is due."""
+        check_transaction(transaction)
+        offsets, committed = commit_staged(self._table.log, staged, transaction=transaction, overwrite=overwrite)
+        merge_if_due(self._table, committed.state)
+        return offsets
+
+    def staged(self, rows: Any) -> Staged:
+        """Stage the rows; in the newest schema if the one known here does not have their columns."""
+        table = self._table
+        state = table.state
+        try:
+            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
+        except SchemaMismatchError:
+            known, state = state, table.refresh()
+            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+                raise
+            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
+        return self.stager(state).stage(coerced, missing)
+
+    def stager(self, state: TableState) -> Stager:
+        """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""
+        table = self._table
+        if state.primary_key:
+            raise InvalidOptionError(
+                f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
+                "rows of one key; use upsert(rows)"
+            )
+        with self._lock:
+            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+                properties = state.parsed
+                routing = Routing.of(state.num_buckets, properties)
+                stager = Stager(table.storage, table.uuid, table.segment_shape(state), routing, table.world)
+                self._known = (state.schema_id, state.properties, stager)
+            return self._known[2]

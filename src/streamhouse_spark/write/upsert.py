@@ -1,0 +1,454 @@
+"""`KeyedTable`: the operations that only a table with a primary key has, in Python and without Spark.
+
+Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: missing
+changes are read from the log before a tablet is used, and losing tablets loses nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.paimon_limits import check_paimon_keys
+from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.forks import cached_property, new_lock
+from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
+from streamhouse_spark.kv.keyed_writer import KeyedWriter
+from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablets import tablet
+from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.defaults import default_values, without_defaults
+from streamhouse_spark.schema.rows import can_be_read_again, coerce
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.write.segment_merging import merge_if_due
+
+SCHEMA_CHANGES_MAX = 10
+"""Times that a write begins again because columns were added meanwhile."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class KeyedShape:
+    """The form of a table's rows by key, under one schema and one set of properties."""
+
+    name: str
+    table_uuid: str
+    warehouse_url: str
+    schema: TableSchema
+    properties: KeyedProperties
+    layout: KeyedLayout
+    num_buckets: int
+    bucket_places: tuple[int, ...]
+    """Column indexes of the bucket key in the schema; none for a table of one bucket."""
+    lake_format: LakeFormat
+    """The lake format whose hash gives the buckets."""
+
+    @classmethod
+    def of(cls, state: TableState, warehouse_url: str) -> KeyedShape:
+        properties = state.parsed
+        bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
+        return cls(
+            state.name,
+            state.table_uuid,
+            warehouse_url,
+            state.schema,
+            parse_keyed_properties(state.properties, state.schema, state.partition_by),
+            KeyedLayout.of(state),
+            state.num_buckets,
+            tuple(state.schema.names.index(name) for name in bucket_key),
+            properties.datalake_format,
+        )
+
+    @cached_property
+    def key_schema(self) -> TableSchema:
+        """The columns of the primary key, in its order, and without defaults: a key to look for is whole."""
+        return without_defaults(self.schema.select(self.properties.primary_key))
+
+    @cached_property
+    def bucket_key(self) -> tuple[str, ...]:
+        """The columns that determine the bucket; none for a table of one bucket."""
+        return tuple(self.schema.names[place] for place in self.bucket_places)
+
+    def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
+        """Return the bucket of each row, by the columns of the bucket key."""
+        return row_buckets(key, self.num_buckets, self.lake_format)
+
+    def buckets(self, columns: Sequence[slicing.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+        """Return the row indexes of each bucket; None if there is one bucket."""
+        if not self.bucket_places:
+            yield 0, None
+            return
+        numbers = self.bucket_numbers([columns[place] for place in self.bucket_places]).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=self.num_buckets))
+        for bucket, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+            if end > start:
+                yield bucket, order[start:end]
+
+    def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
+        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete
+        their key.
+        """
+        columns = self._columns(rows)
+        found = {}
+        for bucket, places in self.buckets(columns):
+            taken = columns if places is None else [slicing.taken(c, places, distinct=True) for c in columns]
+            chosen = deleted if places is None else deleted[places]
+            found[bucket] = self._batch(taken, chosen)
+        return found
+
+    def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
+        """Group rows that are known to be of one bucket, as `batches` does."""
+        return self._batch(self._columns(rows), deleted)
+
+    def _columns(self, rows: pa.Table) -> list[slicing.Column]:
+        return [slicing.small_array(rows.column(name)) for name in self.schema.names]
+
+    def _batch(self, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
+        keys = self._keys(columns)
+        if self.lake_format == "paimon":
+            names = self.properties.primary_key
+            check_paimon_keys(self.name, names, [columns[self.schema.names.index(name)] for name in names])
+        return KeyedBatch.of(keys, columns, deleted)
+
+    def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
+        """Encode the keys. They are compared with one another, so those of a bucket are one array.
+
+        Raises `InvalidOptionError` if they are too many bytes for that.
+        """
+        places = self.layout.key_places
+        num_bytes = sum(columns[place].nbytes for place in places)
+        if num_bytes > slicing.KEYS_BYTES_MAX:
+            raise InvalidOptionError(
+                f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, and "
+                f"{slicing.KEYS_BYTES_MAX} are the most; nothing was written, write it in several batches"
+            )
+        chosen = [slicing.one_array(c) if place in places else c for place, c in enumerate(columns)]
+        return self.layout.keys(chosen)
+
+    def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
+        """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
+        found = rows.filter(pa.array(inserted))
+        keys = self._keys(found.columns)
+        there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
+        return there
+
+    @cached_property
+    def _identity(self) -> dict[str, object]:
+        return self.layout.identity
+
+    def tablet_of(self, bucket: int) -> Tablet:
+        return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
+
+
+class KeyedTable:
+    """Writes by key to one table; get it from `Table`, which has the same methods. Safe for threads."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self.table = table
+        self._lock = new_lock()
+        self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyedTable, (self.table,)
+
+    def shape(self, state: TableState | None = None) -> KeyedShape:
+        """Return the form of rows by key for a state, the newest known by default."""
+        state = state or self.table.state
+        with self._lock:
+            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+                self._known = (state.schema_id, state.properties, KeyedShape.of(state, self.table.storage.url))
+            return self._known[2]
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def upsert(
+        self,
+        rows: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        """See `Table.upsert` and `Table.overwrite`."""
+
+        def write(shape: KeyedShape) -> BucketOffsets:
+            targets = targets_of(shape, columns)
+            older = self.table.state.schemas
+            found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
+            return self._write(
+                shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
+            )
+
+        return self._retried(write, rows, transaction)
+
+    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """See `Table.delete`."""
+
+        def write(shape: KeyedShape) -> BucketOffsets:
+            found = _padded(coerce(as_keys(keys, shape), shape.key_schema, table=shape.name), shape.schema)
+            return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction)
+
+        return self._retried(write, keys, transaction)
+
+    def change(
+        self,
+        rows: pa.Table,
+        deleted: Bools,
+        *,
+        columns: Sequence[str] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        """Apply upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known
+        schema.
+        """
+        shape = self.shape()
+        return self._write(shape, rows, deleted, targets_of(shape, columns), transaction, overwrite=overwrite)
+
+    def rewrite(self, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
+        """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; else as `change`.
+
+        The rows have no order: of a key that is both deleted and written the written row stays. Raises
+        `CommitConflictError` if rows that it depends on changed since, `SchemaMismatchError` where a key is written
+        twice, and `InvalidOptionError` where the table does not delete; nothing was written then.
+        """
+        shape = self.shape()
+        batches = shape.batches(*in_no_order(shape, rows, deleted))
+        for batch in batches.values():
+            require_written_once(shape, batch)
+        return self.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)
+
+    def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
+        """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
+        shape = self.shape(state)
+        engine_of(shape.properties, shape.schema, targets_of(shape, columns))
+
+    def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
+        """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
+
+        ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL and
+        has no default.
+        """
+        shape = self.shape()
+        others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
+        required = [c.name for c in others if not c.nullable and c.default is None]
+        if required:
+            raise SchemaMismatchError(
+                f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
+            )
+        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
+        rows = _padded(named, shape.schema, with_defaults=True)
+        batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
+        return self.commit(shape, batches, FirstRowMerge())
+
+    def _retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
+        """Write by the newest known schema, and again if it changed meanwhile."""
+        check_transaction(transaction)
+        for _ in range(SCHEMA_CHANGES_MAX):
+            shape = self.shape()
+            try:
+                offsets: BucketOffsets = write(shape)
+                return offsets
+            except (CommitConflictError, SchemaMismatchError):
+                state = self.table.refresh()
+                if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
+                    raise
+        return write(self.shape())  # type: ignore[no-any-return]
+
+    def _write(
+        self,
+        shape: KeyedShape,
+        rows: pa.Table,
+        deleted: Bools,
+        targets: Sequence[str] | None,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool = False,
+    ) -> BucketOffsets:
+        engine = engine_of(shape.properties, shape.schema, targets)
+        batches = shape.batches(*allowed(shape, rows, deleted))
+        return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
+
+    def stager(self, shape: KeyedShape, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
+        """Return a stager of changes by a shape of the table and the properties of a state."""
+        table = self.table
+        return ChangeStager(
+            table.storage,
+            table.world,
+            table.segment_shape(state),
+            shape.layout,
+            engine,
+            shape.tablet_of,
+            before_images=shape.properties.changelog_image == "full",
+        )
+
+    def commit(
+        self,
+        shape: KeyedShape,
+        batches: Mapping[int, KeyedBatch],
+        engine: MergeEngine,
+        *,
+        prepared: Mapping[int, PreparedChanges] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        read: ReadBase | None = None,
+    ) -> BucketOffsets:
+        """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
+        writer = KeyedWriter(self.table.log, self.stager(shape, engine))
+        offsets, state = writer.write(
+            batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
+        )
+        merge_if_due(self.table, state)
+        return offsets
+
+
+def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
+    """Raise `InvalidOptionError` if UPDATE, DELETE and MERGE would have another effect on this table than their text
+    says.
+    """
+    if properties.merge_engine != "last_row":
+        raise InvalidOptionError(
+            f"table {name}: UPDATE, DELETE and MERGE say what a row becomes, and the table's merge engine "
+            f"({MERGE_ENGINE} is {properties.merge_engine}) makes something else of it; use INSERT INTO, or a table "
+            "without a merge engine"
+        )
+    if deletes and properties.delete_behavior != "allow":
+        raise InvalidOptionError(
+            f"table {name} takes no deletions ({DELETE_BEHAVIOR} is {properties.delete_behavior}); use ALTER TABLE … "
+            f"SET TBLPROPERTIES ('{DELETE_BEHAVIOR}' = 'allow'), or leave the deletion out"
+        )
+
+
+def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+    """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
+    stays.
+
+    Raises `InvalidOptionError` as `require_rewritable`.
+    """
+    require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
+    order = np.argsort(~deleted, kind="stable")
+    return slicing.taken_rows(rows, order, distinct=True), deleted[order]
+
+
+def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
+    """Raise `SchemaMismatchError` if a key is written twice."""
+    written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
+    if (written <= 1).all():
+        return
+    row = int(batch.starts[np.argmax(written > 1)])
+    key = ", ".join(
+        f"{name} = {batch.columns[shape.schema.names.index(name)][row].as_py()!r}" for name in shape.key_schema.names
+    )
+    raise SchemaMismatchError(
+        f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
+        "can stay; make the rows of its source distinct by the primary key"
+    )
+
+
+def as_keys(keys: Any, shape: KeyedShape) -> Any:
+    """Convert keys to rows. A list holds mappings or tuples of the key's values, and for a key of one column values
+    alone.
+
+    One key will do without a list: a mapping, a value, or for a key of several columns a tuple. Raises
+    `SchemaMismatchError` if a key does not have the columns of the primary key.
+    """
+    names = shape.key_schema.names
+    if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
+        return pa.table({names[0]: keys})
+    if isinstance(keys, str | bytes | int | float | Decimal | dt.date | dt.time | np.generic) or _is_one_row(keys):
+        keys = [keys]
+    elif isinstance(keys, tuple):
+        is_one_key = len(names) > 1 and not any(isinstance(key, Mapping | tuple | list) for key in keys)
+        keys = [keys] if is_one_key else list(keys)
+    return [_as_row(key, names, shape.name) for key in keys] if isinstance(keys, list) else keys
+
+
+def _is_one_row(keys: Any) -> bool:
+    """Whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and is none."""
+    return isinstance(keys, Mapping) and not any(
+        isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
+    )
+
+
+def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
+    if isinstance(key, Mapping):
+        return key
+    values = tuple(key) if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise SchemaMismatchError(
+            f"a key of {table} is {key!r}, expected the values of ({', '.join(names)}), as a tuple in this order or as "
+            "a mapping"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns of a partial update beside the key; None for whole rows."""
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
+    key = shape.key_schema.names
+    chosen = {shape.schema.column(name).name for name in columns} - set(key)
+    others = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
+    missing = [c.name for c in others if not c.nullable and c.default is None]
+    if missing:
+        raise SchemaMismatchError(
+            f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
+            "where a key is new it would be null; write whole rows, or give the column a default"
+        )
+    return tuple(name for name in shape.schema.names if name in chosen)
+
+
+def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
+    if targets is None:
+        return shape.schema
+    wanted = {*targets, *shape.key_schema.names}
+    return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
+
+
+def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
+    """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
+
+    Columns are matched by name: those of a key may stand in another order than in the table.
+    """
+    schema = schema if with_defaults else without_defaults(schema)
+    given = set(rows.schema.names)
+    if tuple(rows.schema.names) == schema.names:
+        return rows
+    arrays = [rows.column(c.name) if c.name in given else default_values(c, rows.num_rows) for c in schema.columns]
+    return pa.Table.from_arrays(arrays, names=list(schema.names))
+
+
+def allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
+    behavior = shape.properties.delete_behavior
+    if behavior == "allow" or not deleted.any():
+        return rows, deleted
+    if behavior == "disable":
+        raise InvalidOptionError(
+            f"table {shape.name} takes no deletions (table.delete.behavior is disable), and {int(deleted.sum())} of "
+            f"{rows.num_rows} rows delete; leave them out, or set the property to ignore, or to allow where the last "
+            "row wins or columns are aggregated"
+        )
+    return rows.filter(pa.array(~deleted)), deleted[~deleted]

@@ -1,0 +1,265 @@
+"""Writers, services and statements that lose a race do what the error says, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv import keyed_writer as keyed_writes
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
+from streamhouse_spark.log.commits import commit_log
+from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def rival_before(place: Place, pattern: str, act: Callable[[], object]) -> FaultyStorage:
+    """A store at which somebody else is faster each time that an object of such a name is put."""
+    inside: list[int] = []
+
+    class Slow(FaultyStorage):
+        def put_if_absent(self, key: str, data: bytes) -> None:
+            if pattern in key and not inside:
+                inside.append(1)
+                act()
+                inside.clear()
+            super().put_if_absent(key, data)
+
+    return Slow(place.memory)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def creating_a_table_beside_others(place: Place) -> Case:
+    def rival() -> None:
+        place.warehouse().create_table("n", "id BIGINT").append([{"id": 9}])
+        place.warehouse().drop_table("n")
+
+    slow = rival_before(place, "default/n/names/", rival)
+    yield lambda: place.warehouse(slow).create_table("n", "id BIGINT")
+    table = place.warehouse().create_table("n", "id BIGINT")
+    table.append([{"id": 1}])
+    assert ids_of(place.warehouse().table("n").to_arrow()) == [1]
+
+
+def renaming_a_table_beside_others(place: Place) -> Case:
+    def rival() -> None:
+        place.warehouse().create_table("n", "id BIGINT")
+        place.warehouse().drop_table("n")
+
+    slow = rival_before(place, "default/n/names/", rival)
+    yield lambda: place.warehouse(slow).rename_table("t", "n")
+    place.warehouse().rename_table("t", "n")
+    assert ids_of(place.warehouse().table("n").to_arrow()) == list(range(20))
+    place.warehouse().rename_table("n", "t")
+
+
+# -- appends ----------------------------------------------------------------------------------------------------------
+
+
+def writing_beside_quick_writers(place: Place) -> Case:
+    rows = iter(range(100, 200))
+    slow = rival_before(place, "/commits/", lambda: place.table().append([{"id": next(rows)}]))
+    table = place.table(slow)
+
+    def append() -> None:
+        with mock.patch.object(commit_log, "CONFLICTS_MAX", 5):
+            table.append([{"id": 20}])
+
+    yield append
+    place.table().append([{"id": 20}])
+    assert ids_of(place.table().to_arrow()) == [*range(21), *range(100, next(rows))]
+
+
+def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
+    staged = place.table().stager().stage(place.rows(20))
+    place.warehouse().drop_table("t")
+    place.create()
+    yield lambda: place.table().commit(staged)
+    place.table().commit(place.table().stager().stage(place.rows(20)))
+    assert ids_of(place.table().to_arrow()) == [20]
+
+
+def rows_staged_long_ago(place: Place) -> Case:
+    staged = place.table().stager().stage(place.rows(20))
+    place.clock.advance(STAGED_AGE_MS_MAX + 1)
+    yield lambda: place.table().commit(staged)
+    place.table().commit(place.table().stager().stage(place.rows(20)))
+    assert ids_of(place.table().to_arrow()) == list(range(21))
+
+
+def rows_staged_by_other_columns(place: Place) -> Case:
+    staged = place.table().stager().stage(place.rows(20))
+    place.table().alter(rename_columns={"id": "number"})
+    yield lambda: place.table().commit(staged)
+    place.table().append([{"number": 20}])
+    assert sorted(place.table().to_arrow()["number"].to_pylist()) == list(range(21))
+    place.table().alter(rename_columns={"number": "id"})
+
+
+# -- rows by key ------------------------------------------------------------------------------------------------------
+
+
+def writing_by_key_while_columns_change(place: Place) -> Case:
+    table = place.keyed()
+    number = iter(range(100))
+    alter = lambda: place.warehouse().table("k").alter(add_columns=f"c{next(number)} BIGINT")  # noqa: E731
+    slow = place.warehouse(rival_before(place, "/commits/", alter)).table("k")
+    yield lambda: slow.upsert([{"id": 1, "p": "a", "n": 2}])
+    place.warehouse().table("k").upsert([{"id": 1, "p": "a", "n": 2}])
+    assert table.lookup_one((1, "a"))["n"] == 2
+
+
+def writing_by_key_beside_quick_processes(place: Place) -> Case:
+    table = place.keyed()
+
+    def ahead(*_: object, **__: object) -> None:
+        raise keyed_writes.TabletAheadError
+
+    def upsert() -> None:
+        with mock.patch.object(commit_log.CommitLog, "commit", ahead):
+            table.upsert([{"id": 1, "p": "a", "n": 2}])
+
+    yield upsert
+    table.upsert([{"id": 1, "p": "a", "n": 2}])
+    assert place.warehouse().table("k").lookup_one((1, "a"))["n"] == 2
+
+
+def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
+    table = place.keyed()
+
+    def ahead(*_: object, **__: object) -> None:
+        raise keyed_writes.TabletAheadError
+
+    def drop() -> None:
+        with mock.patch.object(commit_log.CommitLog, "commit", ahead):
+            table.drop_partition({"p": "a"})
+
+    yield drop
+    table.drop_partition({"p": "a"})
+    assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
+
+
+def rewriting_rows_that_changed(place: Place) -> Case:
+    """As UPDATE, DELETE and MERGE do."""
+    table = place.keyed()
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    place.warehouse().table("k").upsert([{"id": 1, "p": "a", "n": 7}])
+    yield lambda: table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+
+
+def rewriting_rows_of_another_history(place: Place) -> Case:
+    table = place.keyed()
+    backup = dict(place.memory._objects)
+    table.upsert([{"id": 3, "p": "a", "n": 7}])
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    place.memory._objects = backup
+    place.warehouse().table("k").upsert([{"id": 4, "p": "a", "n": 7}])
+    table = place.warehouse().table("k")
+    yield lambda: table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+
+
+# -- lakes ------------------------------------------------------------------------------------------------------------
+
+
+def tiering_beside_quick_services(place: Place) -> Case:
+    table = place.table()
+    rows = iter(range(100, 200))
+
+    def others_first(tasks: object) -> object:
+        place.table().append([{"id": next(rows)}])
+        tier(place.table())
+        return tiering.run_tasks_locally(table.storage, table.settings, table.world)(tasks)
+
+    def run() -> None:
+        with mock.patch.object(tiering, "CONFLICTS_MAX", 0):  # others would have to win 20 times
+            tiering.TieringJob(table.log, table.open_lake(), world=table.world).run(others_first)
+
+    yield run
+    tier(place.table())
+
+
+def committing_beside_quick_engines(place: Place) -> Case:
+    def run() -> None:
+        with mock.patch(f"streamhouse_spark.lake.{place.lake}_commit.ATTEMPTS_MAX", 0):
+            tier(place.table())
+
+    yield run
+    tier(place.table())
+
+
+def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
+    table = place.partitioned()
+
+    def never(*_: object, **__: object) -> None:
+        raise CommitConflictError("another was faster")
+
+    one_try = (
+        "streamhouse_spark.lake."
+        + {
+            "iceberg": "iceberg_drop_partition._change",
+            "paimon": "paimon_drop_partition._drop",
+        }[place.lake]
+    )
+
+    def run() -> None:
+        with mock.patch(one_try, never), mock.patch.object(partition_drop, "ATTEMPTS_MAX", 2):
+            table.drop_partition({"p": "a"})
+
+    yield run
+    table.drop_partition({"p": "a"})
+    assert ids_of(place.warehouse().table("p").to_arrow()) == [2]
+
+
+ADVICE: dict[Callable[[Place], Case], Advice] = {
+    creating_a_table_beside_others: Advice("COMMIT_CONFLICT", "creating default.n lost .* try again", "try again"),
+    renaming_a_table_beside_others: Advice("COMMIT_CONFLICT", "naming a table default.n .* try again", "try again"),
+    writing_beside_quick_writers: Advice(
+        "COMMIT_CONFLICT", "try again or write fewer, larger batches", "try again or write fewer, larger batches"
+    ),
+    rows_staged_for_a_table_that_was_made_anew: Advice(
+        "COMMIT_CONFLICT", "dropped and created again; write them again", "write them again"
+    ),
+    rows_staged_long_ago: Advice("COMMIT_CONFLICT", "so long ago .* write them again", "write them again"),
+    rows_staged_by_other_columns: Advice(
+        "COMMIT_CONFLICT", "write them again by its columns number", "write them again by its columns"
+    ),
+    writing_by_key_while_columns_change: Advice(
+        "COMMIT_CONFLICT", "columns were altered .* write again", "nothing was written, write again"
+    ),
+    writing_by_key_beside_quick_processes: Advice(
+        "COMMIT_CONFLICT", "ahead 100 times .* write again", "nothing was written, write again"
+    ),
+    dropping_a_partition_beside_quick_processes: Advice(
+        "COMMIT_CONFLICT", "drop the partition again", "nothing was deleted, drop the partition again"
+    ),
+    rewriting_rows_that_changed: Advice("COMMIT_CONFLICT", "run the statement again", "run the statement again"),
+    rewriting_rows_of_another_history: Advice(
+        "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
+    ),
+    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
+    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
+    dropping_a_partition_beside_quick_engines: Advice(
+        "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "lake"), each_lake(ADVICE))
+def test_what_it_says_works(case, lake, memory, clock):
+    follow(case, ADVICE[case], Place(memory, clock, lake))

@@ -1,0 +1,246 @@
+"""Each error text of the source that advises something is followed by a case, or by a test that is named here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.advice import test_advice
+from unit.advice import test_conflicts as test_advice_conflicts
+from unit.advice import test_lakes as test_advice_lakes
+from unit.advice import test_tables as test_advice_tables
+from unit.error_texts import ErrorText, error_texts
+
+TESTS = Path(__file__).parent.parent
+MODULES = (test_advice, test_advice_conflicts, test_advice_lakes, test_advice_tables)
+CASES = [advice for module in MODULES for advice in module.ADVICE.values()]
+ARGUMENTS = {
+    "INVALID_OPTION",
+    "INVALID_NAME",
+    "SCHEMA_MISMATCH",
+    "TABLE_EXISTS",
+    "TABLE_NOT_FOUND",
+    "WAREHOUSE_NOT_FOUND",
+    "DATABASE_NOT_EMPTY",
+    "DATABASE_NOT_FOUND",
+    "DATABASE_EXISTS",
+}
+"""Arguments that cannot be, of which the text says what can be. Those count that ask for more than another one."""
+ASKS_FOR_MORE = re.compile(
+    r"retier|relocate|[Ss]et (it|the|table)|TBLPROPERTIES|ALTER TABLE|checkpoint|\bagain\b|fill it|new table|use upsert"
+    r"|[Dd]rop (it|or|the|them|this)|\badd a|INSERT"
+)
+
+ELSEWHERE = {
+    "give position.moved_to(": (
+        "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
+    ),
+    "the log mixes two histories": "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table",
+    "rebuild the lake from the log with: streamhouse retier": (
+        "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
+    ),
+    "log/commits/commit_log.py DIFFERENT_HISTORY: …": (
+        "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
+    ),
+    "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
+    "Put both back to copies of one time, or build the lake": (
+        "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
+    ),
+    "Tier the table, which writes them again": (
+        "unit/lake/paimon/test_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
+    ),
+    "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
+    "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
+    "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
+    "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
+    "run relocate again": "faults/test_relocation_calls.py::test_relocating",
+    "its rows are as they left them, adopt it again": (
+        "unit/warehouse/test_paimon_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+    ),
+    "nothing was changed, adopt it again": "unit/warehouse/test_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted",
+    "delete them, or choose another key": "unit/warehouse/test_keyed_adoption.py::test_a_key_that_is_there_twice_is_refused",
+    "leave primary_key out to take it as it is": "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key",
+    "set the option txnAppId to a name": (
+        "spark/test_stream_write.py::test_without_any_identity_the_stream_is_refused"
+    ),
+    "start the query again from its checkpoint": (
+        "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
+    ),
+    "make the DataFrame again and start it from its checkpoint": (
+        "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
+    ),
+    "go on without them with failOnDataLoss=false": (
+        "unit/datasource/read/test_start_rows.py::test_rows_that_were_deleted_meanwhile"
+    ),
+    "before …; start it with a new checkpointLocation": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
+    "start later, or set failOnDataLoss=false to skip them": (
+        "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
+    ),
+    "to upsert, so that the new row takes the place": (
+        "unit/write/test_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
+    ),
+    "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
+    "test_what_is_not_writable_is_an_error_of_its_own",
+    "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
+    "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
+    "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
+}
+"""Words → the test or case that does what they say."""
+
+OTHER_ENGINES = {
+    "the engine that wrote",
+    "with another engine",
+    "with that engine",
+    "read it with another engine",
+    "change its partition spec",
+    "is partitioned by a field within a column",
+    "in its own warehouse",
+    "copy its rows into a new table",
+    "purge it there",
+    "rewrite the file there",
+    "change them there",
+    "cannot be adopted: …",
+    "rows have a null in the primary key",
+    "restore the schema",
+    "give its name as the lake's catalog has it",
+    "give its <database>.<table>",
+    "was the lake table changed by another engine",
+    "lake.iceberg.catalog.* settings",
+    "or copy its lake table and adopt that",
+    "delete the row, or use table.datalake.format=iceberg",
+}
+"""To be done with another engine, or in its catalog. That nothing is changed here is tested beside each."""
+
+MACHINES = {
+    "check the disk",
+    "check s3.endpoint",
+    "use a local disk",
+    "file system lets link(2) replace",
+    "choose another path",
+    "with STREAMHOUSE_CACHE_DIR",
+    "end them",
+    "use a store",
+    "set the clock (NTP)",
+    "write smaller batches",
+}
+"""To be done about a machine or a store, which a test of tables cannot."""
+
+RUN_AGAIN = {
+    "tier again",
+    "read again",
+    "run it again",
+    "run maintenance again",
+    "try again",
+    "run the query again",
+    "Look up again",
+    "Drop the partition again",
+    "copy the warehouse again",
+    "copy it again while nothing writes",
+}
+"""The same call once more, which the test beside each refusal makes, or which cannot fail twice for the reason."""
+
+RESTORED = {"restore the warehouse", "restore the record", "restore it"}
+"""Bytes that are put back, as in the cases of damage."""
+
+NO_ADVICE = {
+    "report this",
+    "run streamhouse verify",
+    "restore it from an older metadata file",
+    "has no tag",
+    "is the lake of table",
+    "was faster than that of",
+    "belong to queries",
+    "rows are upserted, not appended",
+    "its rows by key are known up to",
+    "was found damaged … times in a row",
+    "they are not in their order",
+    "was the cache deleted?",
+    "kv/lmdb/environment.py CORRUPT_DATA: …: …",
+    "was truncated or overwritten by commit",
+    "rows are missing",
+    "expected, found …",
+    "holds … rows, expected",
+    "the hot log starts at",
+    "checkpoint is empty, expected a directory",
+    "the stream of flights ended",
+    "cli/spark_session.py JAVA_NOT_FOUND: …; …",
+    "choose one, or disable the lake",
+    "log/commits/state.py CORRUPT_DATA: record …",
+    "does not exist",
+    "…/… exists",
+    "… exists",
+}
+"""They say what was found; what is advised is said by who catches them, or there is nothing to do about it."""
+
+SQL = {
+    "ALTER TABLE …",
+    "use ALTER TABLE",
+    "in a catalog Spark compares the columns itself",
+    "INSERT INTO, or a table without a merge engine",
+    "INSERT the rows under their new keys",
+    "a table made with PRIMARY KEY takes UPDATE",
+    "set them on its tables",
+    "write them as TBLPROPERTIES",
+    "for days or months add a column",
+    "outputMode('append')",
+    "CREATE DATABASE it first",
+    "a stream with a new checkpoint",
+    "or add a column of integers",
+    "add another column to the key",
+    "add a suffix",
+    "is no copy: it was written here",
+    "no warehouse to relocate",
+}
+"""Another statement or argument: said in words of SQL, and no way out of a state of a table."""
+
+
+WAY_OUT = re.compile(
+    r"retier|relocate --|checkpointLocation|failOnDataLoss|onDifferentHistory|forget_transactions|txnAppId"
+    r"|Table\.append|set it to true|delete this file|allow_loss"
+)
+"""What takes a table or stream out of trouble: always to be followed, whatever else a text says."""
+
+
+def is_followed(text: ErrorText) -> bool:
+    if any(advice.condition == text.condition and advice.words in text.text for advice in CASES):
+        return True
+    whole = f"{text.where.partition(':')[0]} {text.condition}: {text.text}"
+    return any(words in whole for words in ELSEWHERE)
+
+
+def advising() -> Iterator[ErrorText]:
+    """Those that ask for something that a test of tables can do."""
+    for text in error_texts():
+        is_argument = text.condition in ARGUMENTS and not ASKS_FOR_MORE.search(text.text)
+        if text.condition == "MISSING_EXTRA" or is_argument:
+            continue
+        whole = f"{text.where.partition(':')[0]} {text.condition}: {text.text}"
+        if WAY_OUT.search(text.text) or not any(
+            words in whole for words in OTHER_ENGINES | MACHINES | RUN_AGAIN | RESTORED | NO_ADVICE | SQL
+        ):
+            yield text
+
+
+def test_each_is_followed():
+    assert [f"{t.where} {t.condition}: {t.text}" for t in advising() if not is_followed(t)] == []
+
+
+@pytest.mark.parametrize("named", sorted(set(ELSEWHERE.values())))
+def test_what_follows_it_elsewhere_is_there(named):
+    path, *parents, name = named.split("::")
+    found: list[ast.AST] = [ast.parse((TESTS / path).read_text())]
+    for parent in parents:
+        found = [c for f in found for c in ast.walk(f) if isinstance(c, ast.ClassDef) and c.name == parent]
+    assert [f for top in found for f in ast.walk(top) if isinstance(f, ast.FunctionDef) and f.name == name]
+
+
+@pytest.mark.parametrize(
+    "words", sorted({a.words for a in CASES} | {*ELSEWHERE, *OTHER_ENGINES, *MACHINES, *RUN_AGAIN, *NO_ADVICE, *SQL})
+)
+def test_no_words_are_left_of_texts_that_are_gone(words):
+    whole = (f"{t.where.partition(':')[0]} {t.condition}: {t.text}" for t in error_texts())
+    assert any(words in text for text in whole)

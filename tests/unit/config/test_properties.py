@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.config.properties import (
+    ADOPTED,
+    TableProperties,
+    altered_properties,
+    check_partition_columns,
+    parse_properties,
+)
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.table_schema import TableSchema
+
+SCHEMA = TableSchema.of(
+    "id bigint not null, day date, price double, tags array<int>, at timestamp, name string, raw binary, ok boolean",
+)
+
+
+PAIMON = {"table.datalake.format": "paimon"}
+
+
+def refused(properties, partition_by=()):
+    with pytest.raises(InvalidOptionError) as error:
+        parse_properties(properties, SCHEMA, partition_by)
+    return str(error.value)
+
+
+def test_defaults():
+    assert parse_properties({}, TableSchema.of("a int")) == TableProperties()
+    assert TableProperties() == TableProperties(
+        bucket_num=1,
+        bucket_key=(),
+        datalake_enabled=True,
+        datalake_format="iceberg",
+        datalake_freshness_ms=180_000,
+        datalake_auto_compaction=True,
+        datalake_auto_expire_snapshot=True,
+        log_ttl_ms=604_800_000,
+        log_compression="none",
+        statistics_columns=(),
+        comment=None,
+    )
+
+
+@pytest.mark.parametrize("name", ["auto-compaction", "auto-expire-snapshot"])
+def test_the_lake_is_maintained_unless_it_was_adopted(name):
+    """An adopted lake is not the table's alone: what its other readers see go is for its owner to say."""
+    attribute = "datalake_" + name.replace("-", "_")
+    for properties, expected in (
+        ({}, True),
+        ({ADOPTED: "empty"}, False),
+        ({ADOPTED: "123"}, False),
+        ({ADOPTED: "123", f"table.datalake.{name}": "true"}, True),
+        ({f"table.datalake.{name}": "false"}, False),
+    ):
+        assert getattr(parse_properties(properties, SCHEMA), attribute) is expected
+
+
+def test_every_property():
+    properties = {
+        "bucket.num": "4",
+        "bucket.key": "ID",
+        "table.datalake.enabled": "false",
+        "table.datalake.format": "ICEBERG",
+        "table.datalake.freshness": "500ms",
+        "table.datalake.auto-compaction": "false",
+        "table.datalake.auto-expire-snapshot": "FALSE",
+        "table.log.ttl": "0",
+        "table.log.arrow.compression.type": "LZ4_FRAME",
+        "table.statistics.columns": "name, id",
+        "comment": "orders",
+    }
+    assert parse_properties(properties, SCHEMA) == TableProperties(
+        bucket_num=4,
+        bucket_key=("id",),
+        datalake_enabled=False,
+        datalake_freshness_ms=500,
+        datalake_auto_compaction=False,
+        datalake_auto_expire_snapshot=False,
+        log_ttl_ms=0,
+        log_compression="lz4",
+        statistics_columns=("id", "name"),
+        comment="orders",
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "partition_by", "columns"),
+    [
+        ({}, (), ("day", "at")),
+        ({"bucket.key": "id"}, ("NAME",), ("id", "day", "at", "name")),
+        ({"table.statistics.columns": "*"}, (), ("id", "day", "price", "at", "name")),
+        ({"table.statistics.columns": ""}, ("day",), ()),
+    ],
+)
+def test_statistics_columns(properties, partition_by, columns):
+    assert parse_properties(properties, SCHEMA, partition_by).statistics_columns == columns
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"bucket.nun": "1"}, "unknown table property 'bucket.nun'; did you mean bucket.num?"),
+        ({"Bucket.Num": "1"}, "did you mean bucket.num?"),
+        ({"zzz": "1"}, "known are bucket.num"),
+        ({"bucket.num": "0"}, "bucket.num is '0', expected a whole number from 1 to 4096"),
+        ({"bucket.num": "4097"}, "from 1 to 4096"),
+        ({"bucket.num": "four"}, "bucket.num is 'four'"),
+        ({"bucket.key": "price"}, "has type double, which cannot be bucketed"),
+        ({"bucket.key": "ok"}, "has type boolean, which cannot be bucketed"),
+        ({"bucket.key": "tags"}, "has type array<int>, which cannot be bucketed"),
+        ({"bucket.key": "id,name"}, "expected one column"),
+        ({"bucket.key": "id,ID"}, "column 'id' is there twice"),
+        ({"primary.key": "id", "bucket.key": "name"}, "expected a column of the primary key id"),
+        ({"auto-increment.fields": "id"}, "unknown table property"),
+        ({"table.merge-engine": "first_row"}, "tables with a primary key"),
+        ({"table.merge-engine.versioned.ver-column": "id"}, "tables with a primary key"),
+        ({"fields.price.agg": "sum"}, "tables with a primary key"),
+        ({"table.datalake.format": "hudi"}, "'hudi', expected iceberg or paimon"),
+        ({**PAIMON, "primary.key": "price"}, "'price' of type double, whose equal values Paimon's libraries tell"),
+        ({"table.datalake.freshness": "soon"}, "table.datalake.freshness is 'soon', expected a duration"),
+        ({"table.log.arrow.compression.type": "gzip"}, "expected none, lz4 or zstd"),
+        ({"table.statistics.columns": "ok"}, "'ok' of type boolean, which has no minimum and maximum"),
+        ({"table.statistics.columns": "raw"}, "'raw' of type binary, which has no minimum and maximum"),
+        ({"comment": "postgres://u:hunter2@h/d"}, "property comment has a value that looks like a credential"),
+    ],
+)
+def test_says_which_property_is_wrong(properties, message):
+    text = refused(properties)
+    assert message in text
+    assert "hunter2" not in text
+    assert "\n" not in text
+
+
+def test_an_unknown_column_is_named_with_the_nearest():
+    with pytest.raises(SchemaMismatchError, match="no column 'nam'; did you mean 'name'"):
+        parse_properties({"bucket.key": "nam"}, SCHEMA)
+
+
+def test_partition_columns():
+    assert check_partition_columns(["DAY", "name"], SCHEMA) == ("day", "name")
+    assert "partition column 'tags' has type array<int>" in refused({}, ("tags",))
+    assert "column 'day' is there twice" in refused({}, ("day", "Day"))
+    with pytest.raises(InvalidOptionError, match="leave one for the data"):
+        check_partition_columns(["a"], TableSchema.of("a int"))
+
+
+def test_alter_changes_what_can_change():
+    current = {"bucket.num": "4", "table.log.ttl": "7d"}
+    changed = altered_properties(current, {"table.log.ttl": "1d", "comment": "x"})
+    assert changed == {"bucket.num": "4", "table.log.ttl": "1d", "comment": "x"}
+    assert altered_properties(current, {}, ["table.log.ttl"]) == {"bucket.num": "4"}
+    assert altered_properties(current, {"bucket.num": "4"}) == current
+
+
+@pytest.mark.parametrize(
+    ("set_values", "unset"), [({"bucket.num": "5"}, ()), ({}, ("bucket.num",)), ({"bucket.key": "id"}, ())]
+)
+def test_alter_refuses_what_is_fixed(set_values, unset):
+    with pytest.raises(InvalidOptionError, match="is fixed when the table is created"):
+        altered_properties({"bucket.num": "4"}, set_values, unset)
+
+
+def test_alter_refuses_to_unset_what_is_unknown():
+    with pytest.raises(InvalidOptionError, match=r"did you mean table\.log\.ttl"):
+        altered_properties({}, {}, ["table.log.tl"])

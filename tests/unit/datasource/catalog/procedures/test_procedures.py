@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
+from streamhouse_spark.warehouse.connection import Connection
+from unit.datasource.catalog.calls import Catalog
+from unit.datasource.catalog.ddl.test_tables import BAD_NAMES, tier
+
+
+@pytest.fixture(params=["iceberg", "paimon"])
+def table(catalog, request):
+    properties = {"bucket.num": "2", "bucket.key": "id", "table.datalake.format": request.param}
+    catalog.create("sales", "orders", "id bigint", properties=properties)
+    return catalog.connection.table("sales.orders")
+
+
+@pytest.fixture
+def in_iceberg(catalog):
+    """Paimon joins manifests with every commit, and its tables are not adopted."""
+    catalog.create("sales", "orders", "id bigint", properties={"bucket.num": "2", "bucket.key": "id"})
+    return catalog.connection.table("sales.orders")
+
+
+@pytest.fixture
+def call(catalog):
+    def run(name, **arguments):
+        found = catalog.call("call_procedure", name=name, arguments=arguments)
+        names = [field["name"] for field in json.loads(found["schema"])["fields"]]
+        assert all(len(row) == len(names) for row in found["rows"])
+        return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+    return run
+
+
+def test_procedures_say_their_parameters_and_results(catalog):
+    found = {p["name"]: p for p in catalog.call("procedures")["procedures"]}
+    assert set(found) == {
+        "tier",
+        "retier",
+        "compact",
+        "expire_snapshots",
+        "remove_orphan_files",
+        "rewrite_manifests",
+        "adopt",
+        "drop_consumer",
+        "drop_partition",
+        "table_status",
+        "undrop_table",
+        "relocate",
+    }
+    expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
+    assert expire == {
+        "table": ('"string"', None),
+        "older_than": ('"timestamp"', "NULL"),
+        "retain_last": ('"integer"', "10"),
+        "dry_run": ('"boolean"', "false"),
+    }
+    for procedure in found.values():
+        assert json.loads(procedure["result"])["fields"]
+        assert procedure["description"]
+
+
+def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
+    warehouse = catalog.connection.warehouse()
+    table = warehouse.create_table("sales.parts", "id bigint, day date, n int", partition_by=["day", "n"])
+    rows = [{"id": i, "day": dt.date(2026, 1, 1 + i % 2), "n": None if i < 4 else i} for i in range(8)]
+    table.append(rows)
+    day, null = '{"day": "2026-01-01"}', '{"DAY": "2026-01-02", "n": null}'
+    shown = call("drop_partition", table="sales.parts", partition=day, dry_run=True)
+    assert [(row["rows"], row["snapshot"], row["dry_run"]) for row in shown] == [(4, None, True)]
+    assert call("drop_partition", table="sales.parts", partition=null)[0]["rows"] == 2
+    assert call("drop_partition", table="sales.parts", partition='{"n": 7}')[0]["files"] == 1
+    assert call("drop_partition", table="sales.parts", partition=day)[0]["rows"] == 4
+    assert table.to_arrow()["id"].to_pylist() == [5]
+    for text in ("day=2026-01-01", "[]", '{"day": ["2026-01-01"]}', "{}", '{"id": 1}'):
+        with pytest.raises(InvalidOptionError):
+            call("drop_partition", table="sales.parts", partition=text)
+
+
+def test_a_partition_by_a_decimal_is_told_exactly(catalog, call):
+    table = catalog.connection.warehouse().create_table("sales.exact", "id BIGINT, d DECIMAL(20,3)", partition_by=["d"])
+    near = ["12345678901234567.999", "12345678901234568.000"]
+    table.append([{"id": i, "d": Decimal(text)} for i, text in enumerate(near)])
+    assert call("drop_partition", table="sales.exact", partition=f'{{"d": {near[0]}}}')[0]["rows"] == 1
+    assert table.to_arrow()["id"].to_pylist() == [1]
+    with pytest.raises(InvalidOptionError, match="expected a JSON object"):
+        call("drop_partition", table="sales.exact", partition='{"d": 1, "d": 2}')
+
+
+def test_snapshots_are_expired_but_for_the_newest(call, table):
+    for i in range(4):
+        table.append(pa.table({"id": [i]}))
+        tier(table)
+    now_us = (table.storage.now_ms() + 1) * 1000 - 1000
+    assert call("expire_snapshots", table="sales.orders")[0]["snapshots"] == 0, "a day is kept by default"
+    shown = call("expire_snapshots", table="sales.orders", older_than=now_us, retain_last=2, dry_run=True)
+    assert (shown[0]["table"], shown[0]["snapshots"], shown[0]["dry_run"]) == ("sales.orders", 2, True)
+    assert table.lake.snapshots().num_rows == 4
+    done = call("EXPIRE_SNAPSHOTS", TABLE="sales.orders", older_than=now_us, retain_last=2)
+    assert (done[0]["snapshots"], done[0]["files"], done[0]["dry_run"]) == (2, shown[0]["files"], False)
+    assert table.lake.snapshots().num_rows == 2
+    assert table.to_arrow().num_rows == 4
+
+
+def test_a_table_is_tiered_compacted_and_its_manifests_are_joined(call, in_iceberg):
+    for i in range(7):
+        in_iceberg.append(pa.table({"id": [2 * i]}))
+        (done,) = call("tier", table="sales.orders")
+        assert (done["table"], done["rows"], done["snapshots"]) == ("sales.orders", 1, 1)
+    assert call("tier", table="sales.orders")[0]["snapshots"] == 0
+    lake = in_iceberg.open_lake()
+    assert len(lake.metadata_table("manifests")) == 7
+    (shown,) = call("rewrite_manifests", table="sales.orders", dry_run=True)
+    assert (shown["manifests_removed"], shown["manifests_added"], shown["dry_run"]) == (7, 1, True)
+    assert len(lake.metadata_table("manifests")) == 7
+    assert call("rewrite_manifests", table="sales.orders") == [{**shown, "dry_run": False}]
+    assert len(lake.metadata_table("manifests")) == 1
+    assert call("rewrite_manifests", table="sales.orders")[0]["manifests_removed"] == 0
+    files = len(lake.metadata_table("files"))
+    (shown,) = call("compact", table="sales.orders", dry_run=True)
+    assert shown["files_removed"] >= 5
+    assert len(lake.metadata_table("files")) == files
+    (done,) = call("compact", table="sales.orders")
+    assert (done["files_removed"], done["rows"], done["dry_run"]) == (shown["files_removed"], shown["rows"], False)
+    assert len(lake.metadata_table("files")) == files - done["files_removed"] + done["files_added"]
+    assert sorted(in_iceberg.to_arrow()["id"].to_pylist()) == list(range(0, 14, 2))
+
+
+def test_a_lake_is_built_anew(call, table):
+    table.append([{"id": i} for i in range(10)])
+    call("tier", table="sales.orders")
+    for info in table.storage.list(f"{table.refresh().lake_location}/"):
+        table.storage.delete(info.key)
+    (planned,) = call("retier", table="sales.orders", dry_run=True)
+    assert (planned["rows"], planned["lost_rows"], planned["dry_run"]) == (10, 0, True)
+    (done,) = call("retier", table="sales.orders")
+    assert done["lake_location"] == table.refresh().lake_location
+    assert call("tier", table="sales.orders")[0]["rows"] == 10
+    assert table.lake.to_arrow().num_rows == table.to_arrow().num_rows == 10
+
+
+def test_an_iceberg_table_is_adopted(catalog, call, in_iceberg):
+    in_iceberg.append(pa.table({"id": [1, 2, 3]}))
+    tier(in_iceberg)
+    lake = in_iceberg.open_lake().place.load()
+    with lake.transaction() as transaction:
+        transaction.remove_properties("streamhouse.table-uuid")
+    (shown,) = call("adopt", table="sales.again", lake="sales.orders", dry_run=True)
+    assert (shown["table"], shown["rows"], shown["dry_run"]) == ("sales.again", 3, True)
+    assert call("adopt", table="sales.again", lake="sales.orders") == [{**shown, "dry_run": False}]
+    adopted = catalog.connection.table("sales.again")
+    assert sorted(adopted.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(LakeMismatchError, match=r"no Iceberg table sales\.absent"):
+        call("adopt", table="sales.absent")
+
+
+def test_orphans_are_found_and_deleted_after_their_grace(call, table):
+    table.append(pa.table({"id": [1]}))
+    tier(table)
+    assert call("remove_orphan_files", table="sales.orders") == []
+    assert call("remove_orphan_files", table="sales.orders", dry_run=True) == []
+    now_us = table.storage.now_ms() * 1000
+    with pytest.raises(InvalidOptionError, match="grace"):
+        call("remove_orphan_files", table="sales.orders", older_than=now_us)
+
+
+def test_a_consumer_is_shown_and_forgotten(call, table):
+    table.append(pa.table({"id": [1]}))
+    table.move_consumer("it's `me`", {0: 0})
+    shown = call("drop_consumer", table="sales.orders", consumer_id="it's `me`", dry_run=True)
+    assert shown == [{"table": "sales.orders", "consumer_id": "it's `me`", "offsets": '{"0": 0}', "dry_run": True}]
+    assert "it's `me`" in table.refresh().consumers
+    assert call("drop_consumer", table="sales.orders", consumer_id="it's `me`")[0]["dry_run"] is False
+    assert not table.refresh().consumers
+    with pytest.raises(InvalidOptionError, match="no consumer"):
+        call("drop_consumer", table="sales.orders", consumer_id="it's `me`")
+
+
+def test_the_status_of_one_table_and_of_all(catalog, call, table):
+    table.append(pa.table({"id": [1, 2, 3]}))
+    tier(table)
+    table.append(pa.table({"id": [4]}))
+    catalog.create("sales", "plain", properties={"table.datalake.enabled": "false"})
+    (one,) = call("table_status", table="sales.orders")
+    assert (one["rows"], one["buckets"], one["lag_rows"]) == (4, 2, 1)
+    assert one["lake_format"] == table.properties.datalake_format
+    assert one["lake_snapshot"] == table.state.lake.snapshot_id
+    assert one["problem"] is None
+    rows = {row["table"]: row for row in call("table_status")}
+    assert set(rows) == {"sales.orders", "sales.plain"}
+    assert (rows["sales.plain"]["lake_format"], rows["sales.plain"]["lag_rows"]) == (None, None)
+
+
+def test_a_damaged_table_is_a_row_that_says_so(catalog, call, table):
+    catalog.create("sales", "plain")
+    storage, uuid = table.storage, table.uuid
+    key = f"tables/{uuid}/commits/{1:020d}.json"
+    data = storage.read(key)
+    storage.delete(key)
+    storage.put_if_absent(key, data[:-2] + b"x\n")
+    elsewhere = Catalog(Connection.of(catalog.connection.location, {"s3.region": "another-process"}))
+    found = elsewhere.call("call_procedure", name="table_status", arguments={})
+    problems = {row[0]: row[-1] for row in found["rows"]}
+    assert problems["sales.plain"] is None
+    assert problems["sales.orders"].startswith("CORRUPT_DATA: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("expire_snapshot", {"table": "sales.orders"}, "did you mean expire_snapshots"),
+        ("it's `x`$", {}, "there is no procedure"),
+        ("table_status", {"tabel": "sales.orders"}, "did you mean table"),
+        ("drop_consumer", {"table": "sales.orders"}, "needs consumer_id"),
+        ("drop_consumer", {"table": None, "consumer_id": "a"}, "table of procedure drop_consumer is null"),
+        ("drop_consumer", {"table": "sales.orders", "consumer_id": 5}, "is 5, expected string"),
+        ("expire_snapshots", {"table": "sales.orders", "retain_last": 0}, "at least 1"),
+        ("expire_snapshots", {"table": "sales.orders", "retain_last": True}, "expected int"),
+        ("expire_snapshots", {"table": "sales.orders", "dry_run": "yes"}, "expected boolean"),
+        ("expire_snapshots", {"table": "sales.orders", "older_than": 4 * 10**18}, "in the future"),
+        ("expire_snapshots", {"table": "sales.bare"}, "has no lake"),
+        ("compact", {"table": "sales.bare"}, "has no lake"),
+        ("rewrite_manifests", {"table": "sales.bare"}, "has no lake"),
+        ("tier", {"table": "sales.bare"}, "has no lake"),
+        ("tier", {}, "needs table"),
+    ],
+)
+def test_what_cannot_be_is_refused(catalog, call, table, name, arguments, words):
+    catalog.create("sales", "bare", properties={"table.datalake.enabled": "false"})
+    with pytest.raises(InvalidOptionError, match=words):
+        call(name, **arguments)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_neither_break_nor_escape(call, table, name):
+    for procedure, more in (
+        ("tier", {}),
+        ("compact", {}),
+        ("expire_snapshots", {}),
+        ("remove_orphan_files", {}),
+        ("rewrite_manifests", {}),
+        ("drop_consumer", {"consumer_id": "x"}),
+        ("table_status", {}),
+    ):
+        with pytest.raises((InvalidNameError, TableNotFoundError)):
+            call(procedure, table=name, **more)
+        with pytest.raises((InvalidNameError, TableNotFoundError)):
+            call(procedure, table=f"{name}.orders", **more)

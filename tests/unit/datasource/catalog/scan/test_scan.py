@@ -1,0 +1,495 @@
+"""Spark is told to read exactly the pinned rows, whatever happens to the table meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import streamhouse_spark.lake.parquet.file_writer as data_file
+from streamhouse_spark import Warehouse
+from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
+from streamhouse_spark.datasource.catalog.scan import query_pin as pins
+from streamhouse_spark.datasource.catalog.scan.units import native_path
+from streamhouse_spark.datasource.read import pieces
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    InvalidNameError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.warehouse.connection import Connection
+from unit.datasource.catalog.filter_trees import literal
+from unit.datasource.catalog.scans import Scans, native_rows, tier
+
+SCHEMA = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("v", pa.float64()), ("n", pa.int16())])
+
+
+def some_rows(start: int, end: int) -> list[dict]:
+    return [{"id": i, "dt": f"a b/{i % 2}%é", "v": i / 3, "n": i % 100} for i in range(start, end)]
+
+
+def ids(planned) -> list[int]:
+    return sorted(row["id"] for row in planned.rows())
+
+
+@pytest.fixture
+def wh(warehouse_path) -> Warehouse:
+    return Warehouse(warehouse_path)
+
+
+@pytest.fixture
+def scans(connection) -> Scans:
+    return Scans(connection)
+
+
+@pytest.fixture
+def orders(wh):
+    """Rows 0 to 199 in the lake, 200 to 249 in the log."""
+    table = wh.create_table(
+        "sales.orders", SCHEMA, partition_by=["dt"], properties={"bucket.num": "4", "bucket.key": "id"}
+    )
+    table.append(some_rows(0, 200))
+    tier(table)
+    table.append(some_rows(200, 250))
+    return table
+
+
+@pytest.fixture
+def plain(wh):
+    """As ``orders``, in one bucket without a key: a lake table that pyiceberg alone can write."""
+    table = wh.create_table("sales.plain", SCHEMA)
+    table.append(some_rows(0, 200))
+    tier(table)
+    table.append(some_rows(200, 250))
+    return table
+
+
+@pytest.fixture
+def other_process(connection, monkeypatch) -> Scans:
+    """A planner process that has seen nothing yet."""
+    monkeypatch.setattr(pins, "_STATES", pins._States())
+    return Scans(Connection.of(connection.location, {"storage.other": "1"}))
+
+
+def forget(monkeypatch) -> None:
+    monkeypatch.setattr(pins, "_STATES", pins._States())
+
+
+def test_a_name_as_it_is_loaded(orders, scans):
+    loaded = scans.load("sales.orders")
+    assert (loaded["kind"], loaded["name"], loaded["uuid"]) == ("table", "sales.orders", orders.uuid)
+    assert loaded["buckets"] == {"count": 4, "key": ["id"]}
+    assert loaded["partition_columns"] == ["dt"]
+    assert loaded["rows"] == 250
+    assert loaded["bytes"] > 0
+    assert [f["name"] for f in json.loads(loaded["schema"])["fields"]] == SCHEMA.names
+    assert [(m["name"], m["type"]) for m in loaded["metadata_columns"]] == [
+        ("_bucket", '"integer"'),
+        ("_log_offset", '"long"'),
+        ("_commit_timestamp", '"timestamp"'),
+    ]
+    orders.append(some_rows(250, 251))
+    assert scans.load("sales.orders")["version"] != loaded["version"]
+
+
+def test_the_union_is_every_row_once(orders, scans):
+    planned = scans.plan(scans.load("sales.orders"))
+    assert sorted(planned.rows(), key=lambda r: r["id"]) == some_rows(0, 250)
+    assert planned.native
+    assert planned["hot"]
+    assert planned["rows"] == 250
+    assert planned["bytes"] > 0
+
+
+def test_columns_in_the_order_that_was_asked(orders, scans):
+    planned = scans.plan(scans.load("sales.orders"), ["v", "id"])
+    assert planned.table().column_names == ["v", "id"]
+    assert ids(planned) == list(range(250))
+
+
+def test_rows_without_columns_are_counted(orders, scans):
+    planned = scans.plan(scans.load("sales.orders"), [], native_schemes=[])
+    assert sum(t.num_rows for group in planned.hot() for t in group) == 250
+
+
+def test_groups_by_bucket(orders, scans):
+    planned = scans.plan(scans.load("sales.orders"), ["id"])
+    assert planned["keyed"]
+    for group, tables in zip(planned["hot"], planned.hot(), strict=True):
+        for one in tables:
+            assert set(iceberg_buckets(one["id"], 4)) == {group["bucket"]}
+    for group in planned.native:
+        for file in group["files"]:
+            assert set(iceberg_buckets(native_rows(file, planned.arrow)["id"], 4)) == {group["bucket"]}
+    assert {g["bucket"] for g in (*planned["native"], *planned["hot"])} == {0, 1, 2, 3}
+
+
+def test_a_bucket_without_rows_has_a_group(wh, scans):
+    table = wh.create_table("sales.one", SCHEMA, properties={"bucket.num": "8", "bucket.key": "id"})
+    table.append(some_rows(1, 2))
+    planned = scans.plan(scans.load("sales.one"))
+    assert planned["keyed"]
+    assert sorted(g["bucket"] for g in (*planned["native"], *planned["hot"])) == list(range(8))
+    assert len(planned["hot"]) == 1
+    assert ids(planned) == [1]
+
+
+def test_without_a_bucket_key_nothing_is_keyed(wh, scans):
+    wh.create_table("sales.keyless", SCHEMA, properties={"bucket.num": "4"}).append(some_rows(0, 5))
+    loaded = scans.load("sales.keyless")
+    assert loaded["buckets"] is None
+    assert not scans.plan(loaded)["keyed"]
+
+
+def test_equality_on_the_bucket_key_reads_one_bucket(orders, scans):
+    pushed = {"op": "IN", "children": [{"column": ["id"]}, literal("n", 7)]}
+    planned = scans.plan(scans.load("sales.orders"), ["id"], filters=[pushed])
+    buckets = {g["bucket"] for g in planned.native} | {g["bucket"] for g in planned["hot"]}
+    assert len(buckets) == 1
+    assert 7 in ids(planned)
+
+
+def test_partition_values_prune_files(orders, scans):
+    pushed = {"op": "=", "children": [{"column": ["dt"]}, literal("s", "a b/1%é")]}
+    planned = scans.plan(scans.load("sales.orders"), ["id", "dt"], filters=[pushed])
+    assert {file["path"].split("/data/")[1].split("/")[0] for g in planned.native for file in g["files"]} == {
+        "dt%3Da%2Bb%252F1%2525%25C3%25A9"
+    }
+    assert set(range(1, 250, 2)) <= set(ids(planned))
+
+
+def test_a_limit_stops_planning(orders, scans):
+    loaded = scans.load("sales.orders")
+    assert 3 <= len(scans.plan(loaded, ["id"], limit=3).rows()) < 250
+    assert len(scans.plan(loaded, ["id"], limit=1000).rows()) == 250
+    pushed = {"op": ">", "children": [{"column": ["id"]}, literal("n", 240)]}
+    assert set(range(241, 250)) <= set(ids(scans.plan(loaded, ["id"], limit=3, filters=[pushed])))
+
+
+# -- pins -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_outlives_commits_merges_and_rounds(orders, scans):
+    loaded = scans.load("sales.orders")
+    before = ids(scans.plan(loaded))
+    for i in range(3):
+        orders.append(some_rows(300 + i, 301 + i))
+    orders.merge_inline()
+    tier(orders)
+    orders.truncate()
+    assert ids(scans.plan(loaded)) == before == list(range(250))
+    assert ids(scans.plan(scans.load("sales.orders"))) == []
+
+
+def test_another_process_plans_the_same_pin(orders, scans, other_process):
+    loaded = scans.load("sales.orders")
+    for i in range(50):  # over a checkpoint
+        orders.append(some_rows(300 + i, 301 + i))
+    tier(orders)
+    assert ids(other_process.plan(loaded)) == list(range(250))
+
+
+def test_a_table_dropped_meanwhile(orders, wh, scans, other_process):
+    loaded = scans.load("sales.orders")
+    wh.drop_table("sales.orders")
+    with pytest.raises(TableNotFoundError):
+        scans.load("sales.orders")
+    with pytest.raises(TableNotFoundError):
+        other_process.plan(loaded)
+
+
+def test_versions_are_commits(orders, scans):
+    (version,) = [c for c in orders.inspect.commits().to_pylist() if c["rows_added"] == 200]
+    orders.append(some_rows(250, 260))
+    assert ids(scans.plan(scans.load("sales.orders", version=str(version["commit"])))) == list(range(200))
+    for text in ("0", "999", "main", "-1"):
+        with pytest.raises(InvalidOptionError):
+            scans.load("sales.orders", version=text)
+
+
+def test_an_old_commit_whose_records_are_gone(orders, scans, monkeypatch):
+    from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
+
+    for i in range(60):
+        orders.append(some_rows(300 + i, 301 + i))
+    state = orders.refresh()
+    write_checkpoint(orders.storage, state)
+    write_floor(orders.storage, orders.uuid, 1, state.version)
+    forget(monkeypatch)
+    with pytest.raises(SnapshotExpiredError, match="as of commit 3"):
+        scans.load("sales.orders", version="3")
+    assert scans.load("sales.orders", version=str(state.version))
+
+
+def test_a_deleted_segment_is_an_error_and_never_fewer_rows(wh, scans, tmp_path):
+    table = wh.create_table("sales.big", SCHEMA, properties={"table.datalake.enabled": "false"})
+    table.append(pa.Table.from_pylist(some_rows(0, 20_000), schema=SCHEMA))
+    loaded = scans.load("sales.big")
+    planned = scans.plan(loaded)
+    for path in Path(table.storage.url, "tables", table.uuid, "segments").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptDataError, match="missing"):
+        planned.rows()
+
+
+def test_as_of_a_time(orders, scans):
+    time_ms = orders.state.time_ms
+    orders.append(some_rows(250, 260))
+    loaded = scans.load("sales.orders", timestamp_us=time_ms * 1000)
+    assert set(ids(scans.plan(loaded))) >= set(range(250))
+    as_of = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat()
+    assert set(ids(scans.plan(scans.load("sales.orders"), options={"asOfTimestamp": as_of}))) >= set(range(250))
+
+
+def expire(table, snapshot_id: int) -> None:
+    table.open_lake().place.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
+
+
+def test_a_lake_snapshot_expired_by_another_engine(orders, scans):
+    """The newest snapshot and the pinned log are the same rows."""
+    loaded = scans.load("sales.orders")
+    chosen = scans.load("sales.orders", version=str(orders.state.version))
+    pinned = orders.state.lake.snapshot_id
+    tier(orders)
+    expire(orders, pinned)
+    assert ids(scans.plan(loaded)) == ids(scans.plan(chosen)) == list(range(250))
+
+
+def test_an_expired_snapshot_where_the_lake_went_on(orders, scans):
+    loaded = scans.load("sales.orders")
+    chosen = scans.load("sales.orders", version=str(orders.state.version))
+    pinned = orders.state.lake.snapshot_id
+    orders.append(some_rows(250, 300))
+    tier(orders)
+    expire(orders, pinned)
+    assert ids(scans.plan(loaded)) == list(range(300))  # the newest state is all that can be had
+    with pytest.raises(SnapshotExpiredError):
+        scans.plan(chosen)
+
+
+def test_a_snapshot_that_nothing_can_stand_in_for(orders, scans):
+    loaded = scans.load("sales.orders$lake")
+    pinned = orders.state.lake.snapshot_id
+    tier(orders)
+    expire(orders, pinned)
+    with pytest.raises(SnapshotExpiredError):
+        scans.plan(loaded)
+    assert len(scans.rows("sales.orders$lake")) == 250
+
+
+def test_a_lake_that_no_longer_says_what_it_holds(plain, scans):
+    loaded = scans.load("sales.plain")
+    place = plain.open_lake().place
+    place.load().overwrite(place.load().scan().to_arrow())
+    with place.load().manage_snapshots() as change:
+        change.remove_tag("__streamhouse_lake_tiering")
+    expire(plain, plain.state.lake.snapshot_id)
+    with pytest.raises(SnapshotExpiredError):
+        scans.plan(loaded)
+
+
+# -- the lake alone ---------------------------------------------------------------------------------------------------
+
+
+def test_the_lake_alone_is_native(orders, scans):
+    loaded = scans.load("sales.orders$lake")
+    planned = scans.plan(loaded)
+    assert (loaded["kind"], loaded["metadata_columns"], planned["hot"]) == ("lake", [], [])
+    assert ids(planned) == list(range(200))
+
+
+def test_the_lake_before_the_first_round(wh, scans):
+    wh.create_table("sales.new", SCHEMA)
+    loaded = scans.load("sales.new$lake")
+    assert scans.plan(loaded).rows() == []
+
+
+def test_lake_snapshots_tags_and_times(orders, scans):
+    first = orders.state.lake.snapshot_id
+    orders.open_lake().place.load().manage_snapshots().create_tag(first, "month-end").commit()
+    tier(orders)
+    assert len(scans.rows("sales.orders$lake")) == 250
+    for version in (str(first), "month-end"):
+        assert ids(scans.plan(scans.load("sales.orders$lake", version=version))) == list(range(200))
+    assert len(scans.rows("sales.orders$lake", options={"asOfLakeSnapshot": str(first)})) == 200
+    with pytest.raises(SnapshotExpiredError, match="no tag or branch"):
+        scans.load("sales.orders$lake", version="year-end")
+    with pytest.raises(SnapshotExpiredError):
+        scans.load("sales.orders$lake", version="12345")
+
+
+def test_renamed_and_dropped_columns_are_read_by_id(orders, scans):
+    with orders.open_lake().place.load().update_schema() as change:
+        change.rename_column("n", "m")
+    planned = scans.plan(scans.load("sales.orders$lake"), ["id", "n"])
+    assert not planned.native
+    assert ids(planned) == list(range(200))
+    assert scans.plan(scans.load("sales.orders$lake"), ["id", "v"]).native
+
+
+def test_rewritten_files_of_another_engine(plain, scans):
+    plain.open_lake().place.load().delete("id < 10")
+    planned = scans.plan(scans.load("sales.plain$lake"))
+    assert ids(planned) == list(range(10, 200))
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_hidden_columns_of_every_row(orders, scans):
+    planned = scans.plan(scans.load("sales.orders"), ["_log_offset", "id", "_bucket", "_commit_timestamp"])
+    assert not planned.native
+    rows = planned.rows()
+    assert sorted(r["id"] for r in rows) == list(range(250))
+    places = [(r["_bucket"], r["_log_offset"]) for r in rows]
+    ends = orders.state.ends
+    assert sorted(places) == [(b, o) for b in range(4) for o in range(ends[b])]
+    assert all((r["_commit_timestamp"] is None) == (r["id"] < 200) for r in rows)
+
+
+def test_only_hidden_columns(orders, scans):
+    rows = scans.rows("sales.orders", ["_bucket"])
+    assert len(rows) == 250
+
+
+def test_hidden_columns_of_files_of_another_engine_are_null(plain, scans):
+    plain.open_lake().place.load().delete("id < 10")  # rewrites the file
+    rows = scans.rows("sales.plain$lake", options={}) and scans.rows("sales.plain", ["id", "_log_offset", "_bucket"])
+    assert sorted(r["id"] for r in rows) == list(range(250))  # the log's own snapshot
+    snapshot = {"asOfLakeSnapshot": str(plain.lake.newest().id)}
+    rows = scans.rows("sales.plain", ["id", "_log_offset", "_bucket"], options=snapshot)
+    assert sorted(r["id"] for r in rows) == list(range(10, 200))
+    assert {(r["_log_offset"], r["_bucket"]) for r in rows} == {(None, None)}
+
+
+# -- changelog, views, options ----------------------------------------------------------------------------------------
+
+
+def test_the_changelog(orders, scans):
+    loaded = scans.load("sales.orders$changelog")
+    rows = scans.plan(loaded).rows()
+    assert loaded["kind"] == "changelog"
+    assert sorted(r["id"] for r in rows) == list(range(250))
+    assert {r["_change_type"] for r in rows} == {"insert"}
+
+
+@pytest.mark.parametrize(
+    "suffix", ["buckets", "segments", "commits", "schemas", "options", "tiering", "lake$snapshots"]
+)
+def test_views(orders, scans, suffix):
+    loaded = scans.load(f"sales.orders${suffix}")
+    assert loaded["kind"] == "view"
+    assert scans.plan(loaded).rows()
+    with pytest.raises(InvalidOptionError, match="AS OF"):
+        scans.load(f"sales.orders${suffix}", version="1")
+
+
+def test_ranges(orders, scans):
+    ends = orders.state.ends
+    options = {"startingOffsets": '{"0": 3, "1": -1, "2": -1, "3": -1}', "endingOffsets": '{"0": 7}'}
+    rows = scans.rows("sales.orders", ["id", "_bucket", "_log_offset"], options=options)
+    assert sorted((r["_bucket"], r["_log_offset"]) for r in rows) == [(0, o) for o in range(3, 7)]
+    assert ends[0] > 7
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("sales.orders", {"readChangeFeed": "true"}, r"sales.orders\$changelog"),
+        ("sales.orders", {"includeMetadata": "true"}, "_log_offset"),
+        ("sales.orders", {"maxOffsetsPerTrigger": "3"}, "readStream"),
+        ("sales.orders", {"startingOfsets": "earliest"}, "startingOffsets"),
+        ("sales.orders$lake", {"startingOffsets": "earliest"}, "leave them out"),
+        ("sales.orders$buckets", {"asOfTimestamp": "2024-01-01T00:00:00Z"}, "as of"),
+        ("sales.orders$changelog", {"asOfTimestamp": "2024-01-01T00:00:00Z"}, "endingTimestamp"),
+    ],
+)
+def test_options_that_cannot_be(orders, scans, name, options, says):
+    with pytest.raises(InvalidOptionError, match=says):
+        scans.plan(scans.load(name), options=options)
+
+
+def test_unknown_names(orders, scans):
+    with pytest.raises(TableNotFoundError):
+        scans.load("sales.nothing")
+    with pytest.raises(InvalidNameError, match=r"\$changelog"):
+        scans.load("sales.orders$nothing")
+
+
+def test_trimmed_ranges_without_a_lake_are_an_error(wh, scans):
+    from streamhouse_spark.log.commits.actions import Trim
+
+    table = wh.create_table("sales.short", SCHEMA, properties={"table.datalake.enabled": "false"})
+    table.append(some_rows(0, 10))
+    table.append(some_rows(10, 20))
+    table.log.commit(lambda *_: (Trim({0: 10}),))
+    loaded = scans.load("sales.short")
+    assert ids(scans.plan(loaded)) == list(range(10, 20))
+    options = {"startingOffsets": '{"0": 5}'}
+    with pytest.raises(OffsetsTrimmedError):
+        scans.plan(loaded, options=options)
+    assert ids(scans.plan(loaded, options={**options, "failOnDataLoss": "false"})) == list(range(10, 20))
+
+
+def test_the_lake_folder_is_gone(orders, scans):
+    loaded = scans.load("sales.orders")
+    shutil.rmtree(Path(orders.storage.url, "lake"))
+    with pytest.raises(SnapshotExpiredError):
+        scans.plan(loaded)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_large_parts_are_cut_and_small_ones_packed(wh, scans, monkeypatch):
+    monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 10_000)
+    monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 20_000)
+    monkeypatch.setattr(pieces, "OPENING_BYTES", 0)
+    table = wh.create_table("sales.large", SCHEMA, properties={"bucket.num": "1"})
+    for i in range(20):
+        table.append(pa.Table.from_pylist(some_rows(10_000 * i, 10_000 * i + 10_000), schema=SCHEMA))
+    whole = scans.plan(scans.load("sales.large"), parallelism=8)
+    assert 8 <= len(whole["hot"]) <= 20
+    tier(table)
+    planned = scans.plan(scans.load("sales.large"), parallelism=8)
+    assert len(planned.native) > 2
+    assert any(file["start"] for group in planned.native for file in group["files"])
+    assert ids(whole) == ids(planned) == list(range(200_000))
+    assert whole["rows"] == planned["rows"] == 200_000
+    assert scans.plan(scans.load("sales.large"), ["n"], parallelism=8)["bytes"] < planned["bytes"] / 2
+
+
+def test_wide_rows_come_in_streams_of_a_size_that_fits(wh, scans, monkeypatch):
+    monkeypatch.setattr(hot_reader, "STREAM_BYTES_MAX", 1 << 16)
+    table = wh.create_table("sales.wide", pa.schema([("id", pa.int64()), ("s", pa.string())]))
+    table.append([{"id": i, "s": "x" * 5000} for i in range(100)])
+    streams = [t for group in scans.plan(scans.load("sales.wide")).hot() for t in group]
+    assert all(t.nbytes <= 1 << 16 for t in streams)
+    assert [i for t in streams for i in t["id"].to_pylist()] == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/w/a b/x=é%2F/f.parquet", "file:///w/a%20b/x%3D%C3%A9%252F/f.parquet"),
+        ("file:///w/a b?#/f.parquet", "file:///w/a%20b%3F%23/f.parquet"),
+        ("file:/w/f.parquet", "file:///w/f.parquet"),
+        ("s3://b/k/f.parquet", None),
+        ("hdfs://n:1/f.parquet", None),
+    ],
+)
+def test_locations_as_paths_of_spark(location, path):
+    assert native_path(location, ["file"]) == path
+
+
+def test_other_schemes_where_they_are_allowed():
+    assert native_path("s3://b/k k/f.parquet", ["file", "s3"]) == "s3://b/k%20k/f.parquet"
+    assert native_path("/w/f.parquet", ["s3"]) is None

@@ -1,0 +1,82 @@
+"""Cleaning deletes what no snapshot needs, and no round can commit a file that cleaning took."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
+
+from faults.sim import sim_world
+from interop.lake_cases import PLAIN, lake_of, tier, written_files
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.storage.memory import MemoryStorage
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def _rows(first: int, num_rows: int = 3) -> pa.Table:
+    ids = range(first, first + num_rows)
+    return pa.table({"id": ids, "name": [f"n{i}" for i in ids]}, schema=PLAIN.arrow)
+
+
+@pytest.fixture
+def place():
+    world = sim_world(5)
+    storage = MemoryStorage(world)
+    lake = lake_of(storage, world=world)
+    tier(lake, _rows(0))
+    return world.clock, storage, lake
+
+
+def _lost_round(lake, at: int):
+    context = lake.write_context()
+    rows = _rows(at)
+    files = written_files(lake, context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
+    return context, files
+
+
+def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cleaning(place, monkeypatch):
+    clock, storage, lake = place
+    context, files = _lost_round(lake, 3)
+    catalog, cleaner = lake.place.catalog, lake_of(storage, world=lake.place.world)
+    commit_table = catalog.commit_table
+
+    def asleep(*arguments):
+        monkeypatch.undo()
+        clock.advance(DAY_MS + 1)
+        assert len(cleaner.remove_orphans()) >= 1
+        return commit_table(*arguments)
+
+    monkeypatch.setattr(catalog, "commit_table", asleep)
+    with pytest.raises(CommitConflictError):
+        lake.commit(files, expected={0: 3}, new={0: 6}, context=context)
+    assert lake.newest().offsets == {0: 3}
+    assert lake.to_arrow(lake.plan_read()).num_rows == 3
+
+
+def test_statistics_of_other_engines_stay_while_they_are_named(place):
+    clock, storage, lake = place
+    folder = "lake/sales/orders/metadata"
+    names = [f"{folder}/partition-stats-{i}.parquet" for i in range(2)]
+    for name in names:
+        storage.put(name, b"statistics")
+    table, head = lake.place.load(), lake.newest().id
+    named = {"snapshot-id": head, "statistics-path": f"{table.location()}/metadata/partition-stats-0.parquet"}
+    update = SetPartitionStatisticsUpdate.model_validate({"partition-statistics": {**named, "file-size-in-bytes": 10}})
+    lake.place.catalog.commit_table(table, (), (update,))
+    clock.advance(DAY_MS + 1)
+    assert lake.remove_orphans(dry_run=True) == names[1:]
+    assert lake.remove_orphans() == names[1:]
+    assert storage.read(names[0]) == b"statistics"
+
+
+def test_files_of_a_table_that_is_anothers_stay(place):
+    clock, _, lake = place
+    _lost_round(lake, 3)
+    with lake.place.load().transaction() as transaction:
+        transaction.set_properties({TABLE_UUID_PROPERTY: "f" * 32})
+    clock.advance(DAY_MS + 1)
+    with pytest.raises(LakeMismatchError, match="belongs to table ffff"):
+        lake.remove_orphans()

@@ -1,0 +1,105 @@
+"""Avro files as they were but for what is changed, and which values of manifests are locations."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+
+import fastavro
+import pytest
+
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.iceberg.moved import Move, moved_record
+
+SCHEMA = {
+    "type": "record",
+    "name": "r",
+    "namespace": "n",
+    "fields": [
+        {"name": "text", "type": "string", "field-id": 7},
+        {"name": "perhaps", "type": ["null", "long"]},
+        {"name": "bits", "type": "boolean"},
+        {"name": "number", "type": "double"},
+        {"name": "small", "type": "float"},
+        {"name": "id", "type": {"type": "fixed", "name": "f16", "size": 4}},
+        {"name": "kind", "type": {"type": "enum", "name": "e", "symbols": ["a", "b"]}},
+        {"name": "again", "type": ["null", "n.f16"]},
+        {"name": "list", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "map", "type": {"type": "map", "values": "int"}},
+        {"name": "inner", "type": {"type": "record", "name": "i", "fields": [{"name": "data", "type": "bytes"}]}},
+    ],
+}
+RECORDS = [
+    {
+        "text": "é" * n,
+        "perhaps": None if n % 2 else -(2**40) * n,
+        "bits": bool(n % 2),
+        "number": n / 3,
+        "small": 0.5 * n,
+        "id": bytes([n] * 4),
+        "kind": "ab"[n % 2],
+        "again": b"abcd" if n % 2 else None,
+        "list": [None, "x"] * n,
+        "map": {str(i): -i for i in range(n)},
+        "inner": {"data": b"\0" * n},
+    }
+    for n in range(5)
+]
+
+
+def file_of(codec: str, records: list[dict] = RECORDS) -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, SCHEMA, records, codec=codec, metadata={"own": "kept"}, sync_interval=50)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+@pytest.mark.parametrize("records", [RECORDS, []])
+def test_what_is_read_and_written_again_is_the_same(codec, records):
+    data = file_of(codec, records)
+    again = fastavro.reader(io.BytesIO(write_avro(read_avro(data, "f"))))
+    assert again.metadata["own"] == "kept"
+    assert json.loads(again.metadata["avro.schema"])["fields"][0]["field-id"] == 7
+    assert list(again) == records
+
+
+def test_damage_is_an_error():
+    data = file_of("deflate")
+    for cut in (0, 3, 20, len(data) // 2, len(data) - 5):
+        with pytest.raises(CorruptDataError, match="restore it"):
+            read_avro(data[:cut], "f")
+    with pytest.raises(CorruptDataError):
+        read_avro(data.replace(zlib.compress(b"")[:1], b"\xff"), "f")
+
+
+def test_which_values_are_locations():
+    move = Move("/old", "s3://new")
+    assert moved_record({"manifest_path": "/old/m.avro", "other": "/old/x"}, move) == {
+        "manifest_path": "s3://new/m.avro",
+        "other": "/old/x",
+    }
+    bounds = (1, [{"key": 2147483546, "value": b"/old/d.parquet"}, {"key": 1, "value": b"/old/mine"}])
+    data = {
+        "content": 0,
+        "file_path": "/old/d.parquet",
+        "partition": {"file_path": "/old/mine"},
+        "lower_bounds": bounds,
+    }
+    found = moved_record({"status": 1, "data_file": data}, move)["data_file"]
+    assert found == {**data, "file_path": "s3://new/d.parquet"}, "of rows, values are the user's"
+    deletes = {**data, "content": 1, "upper_bounds": (0, None), "referenced_data_file": (1, "/old/d.parquet")}
+    found = moved_record({"status": 1, "data_file": deletes}, move)["data_file"]
+    assert found["lower_bounds"][1][0]["value"] == b"s3://new/d.parquet"
+    assert found["lower_bounds"][1][1]["value"] == b"/old/mine"
+    assert found["upper_bounds"] == (0, None)
+    assert found["referenced_data_file"] == (1, "s3://new/d.parquet")
+    assert found["partition"] == {"file_path": "/old/mine"}
+
+
+def test_bounds_that_were_cut_off_go():
+    bounds = (1, [{"key": 2147483546, "value": b"/old/plac"}])
+    data = {"content": 1, "file_path": "/old/place/x", "lower_bounds": bounds, "upper_bounds": (0, None)}
+    moved = moved_record({"status": 1, "data_file": data}, Move("/old/place", "/new"))
+    assert moved["data_file"]["lower_bounds"] == (1, [])

@@ -1,0 +1,76 @@
+"""Planning a round is pure: from what log and lake say, the next offsets per bucket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
+from streamhouse_spark.lake.tiering.plan import plan_tiering, require_progress
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import BucketLog
+
+
+def _log(row_counts: list[int], start: int = 0) -> BucketLog:
+    """Segments of these sizes, ten bytes a row."""
+    segments, offset = [], 0
+    for i, rows in enumerate(row_counts):
+        segments.append(Segment(0, offset, rows, 10 * rows, 1, i + 2, 0, 0, uuid=f"{i:032x}"))
+        offset += rows
+    return BucketLog(start, offset, tuple(segments))
+
+
+def _next(log: BucketLog, lake_offset: int, target: int, bytes_max: int = 10**9) -> OffsetRange | None:
+    return plan_tiering({0: log}, {0: lake_offset}, {0: target}, table="t", bytes_max=bytes_max).get(0)
+
+
+def test_everything_up_to_the_target():
+    log = _log([5, 5, 5])
+    assert _next(log, 0, 15) == OffsetRange(0, 15)
+    assert _next(log, 7, 15) == OffsetRange(7, 15)
+    assert _next(log, 0, 12) == OffsetRange(0, 12)
+    assert _next(log, 15, 15) is None
+    assert _next(log, 12, 10) is None
+    assert plan_tiering({}, {}, {}, table="t") == {}
+
+
+def test_a_round_is_capped_between_segments_and_takes_at_least_one():
+    log = _log([5, 5, 50, 5])
+    assert _next(log, 0, 65, 100) == OffsetRange(0, 10)
+    assert _next(log, 10, 65, 100) == OffsetRange(10, 60)
+    assert _next(log, 60, 65, 100) == OffsetRange(60, 65)
+
+
+@given(st.lists(st.integers(1, 20), max_size=12), st.integers(1, 300), st.data())
+def test_rounds_reach_the_target_and_never_pass_it(row_counts, bytes_max, data):
+    log = _log(row_counts)
+    target = data.draw(st.integers(0, log.end))
+    offset = data.draw(st.integers(0, log.end))
+    rounds = 0
+    while (found := _next(log, offset, target, bytes_max)) is not None:
+        assert found.start == offset
+        assert found.end <= target
+        assert found
+        offset = found.end
+        rounds += 1
+        assert rounds <= len(row_counts)
+    assert offset >= target
+
+
+def test_rows_in_neither_log_nor_lake():
+    with pytest.raises(LakeRolledBackError, match="the rows between are in neither"):
+        _next(_log([5, 5], start=5), 3, 10)
+
+
+def test_a_lake_ahead_of_the_log():
+    with pytest.raises(LakeMismatchError, match="the log ends at 10"):
+        _next(_log([5, 5]), 11, 10)
+
+
+def test_progress():
+    require_progress({}, {}, table="t")
+    require_progress({0: 3}, {0: 3, 1: 7}, table="t")
+    with pytest.raises(LakeRolledBackError, match="bucket 1 up to offset 0, it held it up to 4"):
+        require_progress({0: 3, 1: 4}, {0: 9}, table="t")

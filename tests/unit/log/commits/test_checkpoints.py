@@ -1,0 +1,223 @@
+"""Checkpoints and hints are help, not truth: damaged, stale or absent ones cost time and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from faults.sim import sim_world
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.commit_log import CHECKPOINT_INTERVAL
+from streamhouse_spark.log.commits.verified import verified_checkpoints
+from streamhouse_spark.log.lifecycle.cleaning import clean
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+COMMITS = 3 * CHECKPOINT_INTERVAL + 7
+
+
+@pytest.fixture
+def table(memory, world):
+    table = Warehouse("wh", storage=memory, world=world).create_table("t", "id BIGINT")
+    for i in range(COMMITS):
+        table.append([{"id": i}])
+    return table
+
+
+def reopened(memory):
+    return Warehouse("wh", storage=memory, world=sim_world(7)).table("t")
+
+
+def right(table) -> None:
+    assert table.to_arrow()["id"].to_pylist() == list(range(COMMITS))
+
+
+def test_they_are_written_as_the_log_grows(table, memory):
+    numbers = list_checkpoints(memory, table.uuid)
+    assert len(numbers) == 3
+    assert memory.read(checkpoint_hint_key(table.uuid)) == str(numbers[-1]).encode()
+    right(reopened(memory))
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [b"", b"x", b"-5", b"0", b"1", b"99999999999999999999999999", b"\xff\xfe", b"101 ", "٣".encode(), b"5" * 5000],
+)
+def test_any_hint(table, memory, hint):
+    memory.put(checkpoint_hint_key(table.uuid), hint)
+    right(reopened(memory))
+
+
+def test_no_hint(table, memory):
+    memory.delete(checkpoint_hint_key(table.uuid))
+    right(reopened(memory))
+
+
+def test_a_stale_hint(table, memory):
+    first = list_checkpoints(memory, table.uuid)[0]
+    memory.put(checkpoint_hint_key(table.uuid), str(first).encode())
+    right(reopened(memory))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: b"", lambda d: d[:-1], lambda d: d[:50], lambda d: d[:-9] + b"\x00" + d[-8:]]
+)
+def test_damaged_checkpoints(table, memory, damage):
+    for number in list_checkpoints(memory, table.uuid)[1:]:
+        key = checkpoint_key(table.uuid, number)
+        memory.put(key, damage(memory.read(key)))
+    right(reopened(memory))
+
+
+def test_no_checkpoint_at_all(table, memory):
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    right(reopened(memory))
+
+
+def test_a_checkpoint_of_another_table_or_number(table, memory, world):
+    other = Warehouse("wh", storage=memory, world=world).create_table("other", "id BIGINT")
+    other.log.checkpoint(other.refresh())
+    numbers = list_checkpoints(memory, table.uuid)
+    memory.put(checkpoint_key(table.uuid, numbers[-1]), memory.read(checkpoint_key(other.uuid, 1)))
+    memory.put(checkpoint_key(table.uuid, numbers[-2]), memory.read(checkpoint_key(table.uuid, numbers[0])))
+    right(reopened(memory))
+
+
+def test_after_cleaning_the_records_a_lost_checkpoint_is_an_error_not_fewer_rows(table, memory, clock):
+    table.maintain()
+    clock.advance(25 * 3_600_000)
+    table.maintain()
+    with pytest.raises(StreamhouseError):
+        memory.read(commit_key(table.uuid, 1))
+    right(Warehouse("wh", storage=memory, world=sim_world(7, clock)).table("t"))
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    with pytest.raises(StreamhouseError, match=r"CORRUPT_DATA: .*/checkpoints/ .*records were cleaned up.*restore"):
+        Warehouse("wh", storage=memory, world=sim_world(8, clock)).table("t")
+
+
+def test_a_record_that_is_missing_in_the_middle_is_an_error_not_fewer_rows(table, memory):
+    memory.delete(commit_key(table.uuid, COMMITS - 3))
+    for info in memory.list(checkpoints_prefix(table.uuid)):
+        memory.delete(info.key)
+    with pytest.raises(CorruptDataError):
+        reopened(memory).to_arrow()
+
+
+def test_opening_after_a_thousand_commits_costs_what_it_costs_after_ten(memory, world):
+    counting = FaultyStorage(memory)
+    wh = Warehouse("wh", storage=counting, world=world)
+    table = wh.create_table("long", "id BIGINT", properties={"table.datalake.enabled": "false"})
+    for i in range(1234):
+        table.append([{"id": i}])
+    counting.trace.clear()
+    opened = Warehouse("wh", storage=counting, world=sim_world(5)).table("long")
+    assert len(counting.trace) < CHECKPOINT_INTERVAL + 10
+    assert opened.to_arrow()["id"].to_pylist() == list(range(1234))
+    assert len(opened.state.live_segments()) < 100, "inline rows are merged by their writers"
+
+
+def flips(data):
+    for at in range(len(data)):
+        for bit in range(0, 8, 3):
+            yield data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
+
+
+@pytest.fixture
+def cleaned(table, memory, clock):
+    """A table whose first records were voided and deleted."""
+    table.maintain()
+    clock.advance(25 * 3_600_000)
+    table.maintain()
+    with pytest.raises(StreamhouseError):
+        memory.read(commit_key(table.uuid, 1))
+    return table
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "hint", "floor"])
+def test_no_flipped_bit_in_the_newest_makes_the_table_unreadable(cleaned, memory, clock, what):
+    newest = list_checkpoints(memory, cleaned.uuid)[-1]
+    key = {
+        "checkpoint": checkpoint_key(cleaned.uuid, newest),
+        "hint": checkpoint_hint_key(cleaned.uuid),
+        "floor": floor_key(cleaned.uuid, cleaned.log.floor_index),
+    }[what]
+    whole = memory.read(key)
+    for damaged in list(flips(whole))[:: 1 if len(whole) < 600 else 29]:
+        memory.put(key, damaged)
+        opened = Warehouse("wh", storage=memory, world=sim_world(7, clock)).table("t")
+        assert opened.state.version == cleaned.log.state.version
+    right(Warehouse("wh", storage=memory, world=sim_world(7, clock)).table("t"))
+
+
+def test_a_checkpoint_that_was_stored_wrong_is_not_pointed_to_and_lets_no_record_go(memory, world, clock):
+    class Rotten(FaultyStorage):
+        """Stores a checkpoint with one bit flipped, and reports success."""
+
+        def put_if_absent(self, key, data):
+            rots = checkpoints_prefix(table.uuid) in key
+            super().put_if_absent(key, next(flips(bytes(data)[::-1]))[::-1] if rots else data)
+
+    table = Warehouse("wh", storage=memory, world=world).create_table("t", "id BIGINT")
+    rotten = Warehouse("wh", storage=Rotten(memory), world=sim_world(3, clock)).table("t")
+    for i in range(COMMITS):
+        rotten.append([{"id": i}])
+    for _ in range(2):
+        rotten.maintain()
+        clock.advance(25 * 3_600_000)
+    assert list_checkpoints(memory, table.uuid)
+    with pytest.raises(ObjectNotFoundError):
+        memory.read(checkpoint_hint_key(table.uuid))
+    assert rotten.log.check_floor() == 0
+    right(reopened(memory))
+
+
+def test_one_checkpoint_alone_gives_no_floor(table, memory, clock):
+    for number in list_checkpoints(memory, table.uuid):
+        memory.delete(checkpoint_key(table.uuid, number))
+    table.log.checkpoint(table.refresh())
+    clean(table.log, memory)
+    assert table.log.check_floor() == 0
+    table.append([{"id": COMMITS}])
+    table.log.checkpoint(table.refresh())
+    clean(table.log, memory)
+    assert 0 < table.log.check_floor() <= list_checkpoints(memory, table.uuid)[0]
+
+
+def test_a_checkpoint_that_says_something_else_does_not_count(table, memory):
+    """Whole by its checksum, and wrong: only the records tell."""
+    newest = list_checkpoints(memory, table.uuid)[-1]
+    stored = read_checkpoint(memory, table.uuid, newest)
+    memory.delete(checkpoint_key(table.uuid, newest))
+    write_checkpoint(memory, replace(stored, properties={"table.log.ttl": "1d"}))
+    counted = verified_checkpoints(memory, table.refresh())
+    assert [state.version for state in counted] == list_checkpoints(memory, table.uuid)[:-1][::-1]
+
+
+def test_records_stay_while_a_checkpoint_at_the_floor_is_damaged(table, memory, clock):
+    table.maintain()
+    clock.advance(25 * 3_600_000)
+    for number in list_checkpoints(memory, table.uuid)[-2:]:
+        key = checkpoint_key(table.uuid, number)
+        memory.put(key, memory.read(key)[:-1])
+    clean(table.log, memory)
+    assert memory.read(commit_key(table.uuid, 1))
+    for i in range(2):
+        table.append([{"id": COMMITS + i}])
+        table.log.checkpoint(table.refresh())
+    clean(table.log, memory)
+    with pytest.raises(ObjectNotFoundError):
+        memory.read(commit_key(table.uuid, 1))
+    assert Warehouse("wh", storage=memory, world=sim_world(9, clock)).table("t").to_arrow().num_rows == COMMITS + 2
+
+
+def test_damage_to_all_checkpoints_names_a_file(cleaned, memory, clock):
+    for number in list_checkpoints(memory, cleaned.uuid):
+        key = checkpoint_key(cleaned.uuid, number)
+        memory.put(key, memory.read(key)[:-1])
+    with pytest.raises(CorruptDataError, match=rf"{checkpoint_key(cleaned.uuid, number)} .*; restore"):
+        Warehouse("wh", storage=memory, world=sim_world(8, clock)).table("t")

@@ -1,0 +1,58 @@
+"""The frame of metadata files finds every damage before anything is parsed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(header=st.dictionaries(st.text(max_size=8), JSON, max_size=5), payload=st.binary(max_size=200))
+def test_what_goes_in_comes_out(header, payload):
+    frame = decode_frame("commit", encode_frame("commit", header, [payload]), "here")
+    assert frame.header == header
+    assert bytes(frame.payload) == payload
+
+
+@given(payload=st.binary(max_size=50), data=st.data())
+def test_any_other_bytes_are_refused(payload, data):
+    whole = encode_frame("commit", {"number": 7, "text": "zäh"}, [payload])
+    damage = data.draw(st.sampled_from(["flip", "cut", "insert", "remove"]))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if damage == "flip":
+        other = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    elif damage == "cut":
+        other = whole[:at]
+    elif damage == "insert":
+        other = whole[:at] + data.draw(st.binary(min_size=1, max_size=3)) + whole[at:]
+    else:
+        other = whole[:at] + whole[at + 1 :]
+    if other == whole:
+        return
+    with pytest.raises((CorruptDataError, FormatVersionError), match="here"):
+        decode_frame("commit", other, "here")
+
+
+def test_another_kind_of_file_is_refused():
+    with pytest.raises(CorruptDataError, match="commit file"):
+        decode_frame("commit", encode_frame("checkpoint", {}), "here")
+
+
+def test_a_newer_format_is_refused_before_its_checksum_is_looked_at():
+    newer = encode_frame("commit", {}).replace(b'"version":1', b'"version":2').replace(b"xxh3", b"xxh3")
+    with pytest.raises(FormatVersionError, match="upgrade"):
+        decode_frame("commit", newer, "here")
+
+
+def test_numbers_that_json_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="float"):
+        encode_frame("commit", {"x": float("nan")})

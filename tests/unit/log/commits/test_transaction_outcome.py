@@ -1,0 +1,78 @@
+"""The answer of a log to a transaction that comes again, or out of its order."""
+
+import pytest
+
+from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.errors import DifferentHistoryError, TransactionConflictError
+from streamhouse_spark.log.commits.record import transaction_from_json, transaction_to_json
+from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
+from streamhouse_spark.log.commits.transactions import TransactionEntry
+
+STORED = TransactionEntry(5, "q", 9, {0: OffsetRange(3, 7)}, StreamBatch("five"))
+
+
+def outcome(version, batch, *, entry=STORED, owner="q"):
+    return stored_outcome(entry, Transaction("app", version, owner, batch), "d.t")
+
+
+def test_a_stream_repeats_its_last_batch():
+    assert outcome(5, StreamBatch("five")) is STORED
+    assert outcome(5, StreamBatch()) is STORED, "its checkpoint cannot be read from here"
+    assert outcome(6, StreamBatch("six")) is None
+    assert outcome(9, StreamBatch("nine")) is None, "batches without rows are not stored"
+
+
+@pytest.mark.parametrize("version", [0, 4])
+def test_a_batch_below_the_last_is_an_error_and_not_a_replay(version):
+    with pytest.raises(DifferentHistoryError, match=r"batch 5 is stored.*forget_transactions.*checkpointLocation"):
+        outcome(version, StreamBatch())
+
+
+def test_another_batch_of_the_same_number_is_an_error():
+    with pytest.raises(DifferentHistoryError, match=r"of this number with other offsets is stored \(commit 9\)"):
+        outcome(5, StreamBatch("another five"))
+
+
+def test_explicit_versions_of_batch_writes_skip_what_is_older():
+    assert outcome(3, None, owner=None) == TransactionEntry(5, "q", 9, {})
+    assert outcome(5, None, owner=None) is STORED
+
+
+def test_missing_batches_are_noticed_where_every_batch_is_stored():
+    each = StreamBatch(None, is_each_recorded=True)
+    stored = TransactionEntry(5, "q", 9, {}, each)
+    assert outcome(6, each, entry=stored) is None
+    with pytest.raises(
+        DifferentHistoryError, match=r"batches up to 5.*Table.append\(\[\], transaction=Transaction\('app', 8"
+    ):
+        outcome(9, each, entry=stored)
+    assert outcome(9, each, entry=TransactionEntry(5, "q", 9, {})) is None, "stored by an older version"
+    assert outcome(9, each, entry=TransactionEntry(8, "q", 9, {})) is None, "as the text advises"
+
+
+def test_of_another_query():
+    with pytest.raises(TransactionConflictError):
+        outcome(6, StreamBatch(), owner="another")
+
+
+@pytest.mark.parametrize("batch", [None, StreamBatch(), StreamBatch("f"), StreamBatch("f", is_each_recorded=True)])
+def test_it_is_stored(batch):
+    transaction = Transaction("app", 3, "q", batch)
+    assert transaction_from_json(transaction_to_json(transaction)) == transaction
+
+
+def test_it_outlives_checkpoints(wh, store):
+    from streamhouse_spark.log.commits.checkpoint import read_checkpoint
+
+    table = wh.create_table("d.t", "id BIGINT")
+    batch = StreamBatch("f", is_each_recorded=True)
+    table.append([{"id": 1}], transaction=Transaction("app", 3, "q", batch))
+    table.log.checkpoint(table.state)
+    found = read_checkpoint(store, table.uuid, table.state.version)
+    assert found == table.state
+    assert found.transactions["app"].batch == batch
+    with pytest.raises(DifferentHistoryError):
+        table.append([{"id": 2}], transaction=Transaction("app", 2, "q", batch))
+    assert table.to_arrow()["id"].to_pylist() == [1]
+    table.forget_transactions("app")
+    table.append([{"id": 2}], transaction=Transaction("app", 2, "q", batch))

@@ -1,0 +1,178 @@
+"""Splits: cutting keeps every row once, shipping changes nothing, and older schemas are read as the newest."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faults.sim import sim_world
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
+from streamhouse_spark.log.append import written_fits
+from streamhouse_spark.log.commits.actions import SetSchema, Trim
+from streamhouse_spark.log.commits.state import BucketLog
+from streamhouse_spark.log.segments.scan import LogSplit, check_dense, cut_split, hot_range, plan_range, read_split
+from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+@pytest.fixture
+def table(wh):
+    return wh.create_table("t", "id BIGINT, s STRING")
+
+
+def rows_of(table, split) -> list[int]:
+    batches = check_dense(read_split(table.storage, split, table.state.schema), split.offsets)
+    return [i for b in batches for i in b.batch["id"].to_pylist()]
+
+
+def big_table():
+    world = sim_world(0)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table("t", "id BIGINT")
+    sizes = [10, BATCH_ROWS_MAX * 2 + 5, 1, 30_000, 3, BATCH_ROWS_MAX]
+    start = 0
+    for size in sizes:
+        table.append(pa.table({"id": range(start, start + size)}))
+        start += size
+    return table, start
+
+
+BIG, BIG_ROWS = big_table()
+
+
+class TestCutting:
+    @settings(max_examples=60, deadline=None)
+    @given(st.integers(0, BIG_ROWS), st.integers(0, BIG_ROWS), st.sampled_from([1, 1000, 100_000, 600_000, 10**9]))
+    def test_pieces_are_the_whole(self, a, b, target_bytes):
+        split = plan_range(BIG.state, 0, OffsetRange(min(a, b), max(a, b)))
+        pieces = cut_split(split, target_bytes)
+        expected = split.offsets.start
+        for piece in pieces:
+            assert piece.offsets.start == expected < piece.offsets.end
+            assert piece.segments
+            expected = piece.offsets.end
+        assert expected == split.offsets.end
+        assert sum(p.num_rows for p in pieces) == split.num_rows == len(split.offsets)
+        assert abs(sum(p.size_bytes for p in pieces) - split.size_bytes) <= 8 * len(pieces) + 8
+
+    def test_pieces_are_about_as_large_as_asked(self):
+        split = plan_range(BIG.state, 0, BIG.state.buckets[0].offsets)
+        batch_bytes = BATCH_ROWS_MAX * 8
+        pieces = cut_split(split, batch_bytes)
+        assert len(pieces) >= 3
+        assert max(p.size_bytes for p in pieces) < 2.5 * batch_bytes
+        assert cut_split(split, 10**9) == [split]
+
+    def test_each_piece_reads_its_rows(self):
+        split = plan_range(BIG.state, 0, OffsetRange(5, BIG_ROWS - 5))
+        found = []
+        for piece in cut_split(split, 300_000):
+            found += rows_of(BIG, LogSplit.from_json(json.loads(json.dumps(piece.to_json()))))
+        assert found == list(range(5, BIG_ROWS - 5))
+
+    def test_an_empty_split_has_no_pieces(self):
+        assert cut_split(plan_range(BIG.state, 0, OffsetRange(7, 7)), 100) == []
+
+
+class TestRanges:
+    def test_what_is_trimmed_or_not_there_yet(self, table):
+        table.append([{"id": i} for i in range(10)])
+        table.append([{"id": i} for i in range(10, 20)])
+        table.log.commit(lambda *_: (Trim({0: 10}),))
+        assert rows_of(table, plan_range(table.state, 0, OffsetRange(12, 20))) == list(range(12, 20))
+        for start, end in ((0, 5), (9, 20), (15, 21), (30, 31)):
+            with pytest.raises(OffsetsTrimmedError, match=r"hot log holds \[10, 20\)"):
+                plan_range(table.state, 0, OffsetRange(start, end))
+        assert plan_range(table.state, 0, OffsetRange(3, 3)).segments == ()
+
+    def test_a_trim_within_a_segment_hides_its_first_rows(self, table):
+        table.append([{"id": i} for i in range(10)])
+        table.log.commit(lambda *_: (Trim({0: 4}),))
+        assert table.to_arrow()["id"].to_pylist() == list(range(4, 10))
+        assert table.append([{"id": 10}])[0] == OffsetRange(10, 11)
+        table.merge_inline()
+        assert table.to_arrow()["id"].to_pylist() == list(range(4, 11))
+        assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 4
+
+    def test_hot_ranges(self):
+        log = BucketLog(5, 9)
+        assert hot_range(log, 7) == OffsetRange(7, 9)
+        assert hot_range(log, 9) == OffsetRange(9, 9)
+        assert hot_range(log, 12) == OffsetRange(12, 12)
+        with pytest.raises(OffsetsTrimmedError):
+            hot_range(log, 4)
+
+    def test_rows_that_are_missing_are_noticed(self, table):
+        for i in range(3):
+            table.append([{"id": i}])
+        split = plan_range(table.state, 0, OffsetRange(0, 3))
+        for left in ([0, 1], [1, 2], [0, 2], []):
+            kept = LogSplit(split.table_uuid, 0, split.offsets, tuple(split.segments[i] for i in left), split.schemas)
+            with pytest.raises(CorruptDataError):
+                rows_of(table, kept)
+
+
+class TestOlderSchemas:
+    """Columns are matched by id, so that renaming, moving, dropping and adding keep what was written."""
+
+    def evolve(self, table, columns):
+        number = table.state.schema_id + 1
+        table.log.commit(lambda *_: (SetSchema(number, TableSchema(tuple(columns))),))
+
+    def test_added_renamed_moved_dropped(self, wh):
+        table = wh.create_table("e", "a INT, b STRING, c DOUBLE")
+        table.append([{"a": 1, "b": "x", "c": 0.5}])
+        table.append(pa.table({"a": pa.array(range(60_000), pa.int32()), "b": ["y"] * 60_000}))
+        swapped = [Column(2, "a", pa.string()), Column(1, "b", pa.int32())]
+        self.evolve(table, [Column(4, "d", pa.int64()), *swapped, Column(5, "c", pa.string())])
+        table.append([{"a": "new", "b": 7, "c": "text", "d": 8}])
+        rows = table.to_arrow()
+        assert rows.schema == table.schema
+        assert rows.column_names == ["d", "a", "b", "c"]
+        assert rows.slice(0, 1).to_pylist() == [{"d": None, "a": "x", "b": 1, "c": None}]
+        assert rows.slice(60_001).to_pylist() == [{"d": 8, "a": "new", "b": 7, "c": "text"}]
+        assert table.to_arrow(columns=["d"]).num_rows == 60_002
+        assert table.to_arrow(columns=["c", "a"], filter=[("b", "=", 1)]).to_pylist()[0] == {"c": None, "a": "x"}
+        before = table.to_arrow()
+        table.merge_inline()
+        assert table.to_arrow().equals(before)
+        assert {s.schema_id for s in table.state.live_segments()} == {1, 2}, "merging never mixes schemas"
+
+    def test_statistics_of_an_older_schema_prune_nothing(self, wh):
+        """The names of two columns change places: the older bounds belong to the other one."""
+        table = wh.create_table("e", "a INT, b INT", properties={"table.statistics.columns": "*"})
+        table.append([{"a": 1, "b": 100}])
+        one, two = table.state.schema.columns
+        self.evolve(table, [Column(one.id, "b", pa.int32()), Column(two.id, "a", pa.int32())])
+        assert table.to_arrow(filter=[("a", "=", 100)]).num_rows == 1
+        assert table.to_arrow(filter=[("b", "=", 1)]).num_rows == 1
+        assert table.to_arrow(filter=[("a", "=", 1)]).num_rows == 0
+
+    def test_another_writer_that_has_not_seen_the_change(self, wh, other_process):
+        table = wh.create_table("e", "a INT")
+        late = other_process().table("e")
+        self.evolve(table, [*table.state.schema.columns, Column(2, "b", pa.string())])
+        late.append([{"a": 1}])
+        assert table.to_arrow().to_pylist() == [{"a": 1, "b": None}]
+        late.append([{"a": 2, "b": "x"}])
+        assert table.to_arrow().num_rows == 2
+
+    def test_what_fits(self):
+        def of(*columns):
+            return TableSchema(tuple(Column(*c) for c in columns))
+
+        old = of((1, "a", pa.int32()), (2, "b", pa.string(), False))
+        assert written_fits(old, old)
+        b = (2, "b", pa.string(), False)
+        assert written_fits(old, of((1, "a", pa.int64()), b, (3, "new", pa.int8())))
+        assert not written_fits(old, of((1, "a", pa.int32()), (2, "bb", pa.string(), False)))
+        assert not written_fits(old, of(b)), "the rows may have values in a column that is gone"
+        assert not written_fits(of((1, "a", pa.int64())), of((1, "a", pa.int32())))
+        assert not written_fits(old, of((1, "a", pa.int32(), False), b))
+        assert not written_fits(old, of((1, "a", pa.int32()), b, (3, "new", pa.int8(), False)))

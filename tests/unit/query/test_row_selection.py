@@ -1,0 +1,78 @@
+"""Rows that a filter wants, and leaving rows out: few, many, none, all; at every place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from streamhouse_spark.query.row_selection import matching, without
+
+NUM_ROWS = 4000
+ROWS = pa.record_batch({
+    "id": range(NUM_ROWS),
+    "name": [None if i % 7 == 0 else f"name-{i}" for i in range(NUM_ROWS)],
+    "tags": [[i] * (i % 3) for i in range(NUM_ROWS)],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param([], id="none"),
+        pytest.param([0], id="first"),
+        pytest.param([NUM_ROWS - 1], id="last"),
+        pytest.param([5, 6, 7], id="neighbours"),
+        pytest.param([0, 2000, NUM_ROWS - 1], id="ends"),
+        pytest.param(range(0, NUM_ROWS, 500), id="few"),
+        pytest.param(range(0, NUM_ROWS, 3), id="many"),
+        pytest.param(range(NUM_ROWS), id="all"),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 3])
+def test_the_others_are_left_in_their_order(places, start):
+    dropped = np.zeros(NUM_ROWS, np.bool_)
+    dropped[list(places)] = True
+    batch, dropped = ROWS.slice(start), dropped[start:]
+    found = without(batch, dropped)
+    found.validate(full=True)
+    assert found.schema == ROWS.schema
+    assert found.to_pylist() == [row for row, gone in zip(batch.to_pylist(), dropped, strict=True) if not gone]
+
+
+@pytest.mark.parametrize("low", [0, 7, NUM_ROWS - 1, NUM_ROWS])
+def test_matching(low):
+    rows = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)])
+    found = matching(rows, pc.field("id") >= low)
+    assert found.schema == ROWS.schema
+    assert found["id"].to_pylist() == list(range(low, NUM_ROWS))
+    assert matching(rows, pc.field("name") == "name-5")["id"].to_pylist() == [5]
+
+
+THREADS = """
+import os
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from streamhouse_spark.query.filters import (parse_filter)
+from streamhouse_spark.query.row_selection import (matching)
+
+rows = pa.table({"id": np.arange(200_000)})
+matching(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own
+before = len(os.listdir("/proc/self/task"))
+parse_filter(pc.field("id") > 3).bound(rows.schema)
+assert matching(rows, pc.field("id") > 3).num_rows == 199_996
+print(before, len(os.listdir("/proc/self/task")))
+rows.filter(pc.field("id") > 3)
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_filters_leave_no_thread_with_rows():
+    done = subprocess.run([sys.executable, "-c", THREADS], check=True, capture_output=True, text=True)
+    before, after, with_threads = map(int, done.stdout.split())
+    assert before == after < with_threads

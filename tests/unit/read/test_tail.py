@@ -1,0 +1,210 @@
+"""Following a table: from anywhere, across merges, in another process, until told to stop."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamhouse_spark.errors import OffsetsTrimmedError, SchemaMismatchError
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.read.tail import LOCAL_POLL_MS, REMOTE_POLL_MS
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def table(wh):
+    return wh.create_table("t", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
+
+
+def ids(batches) -> list[int]:
+    return [i for batch in batches for i in batch["id"].to_pylist()]
+
+
+def seen(table, start, **asked) -> list[int]:
+    """Everything that is there from a start on."""
+    return ids(table.tail(start, until_ms=0, **asked))
+
+
+class TestStarts:
+    def test_latest_is_decided_at_the_call(self, table):
+        table.append([{"id": 1}])
+        following = table.tail("latest", until_ms=0)
+        table.append([{"id": 2}])
+        assert ids(following) == [2]
+        assert seen(table, "latest") == []
+
+    def test_earliest(self, table):
+        for i in range(3):
+            table.append([{"id": i}])
+        assert seen(table, "earliest") == [0, 1, 2]
+
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_offsets(self, table, merged):
+        for i in range(5):
+            table.append([{"id": 2 * i}, {"id": 2 * i + 1}])
+        if merged:
+            table.merge_inline()
+        for offset in range(11):
+            assert seen(table, {0: offset}) == list(range(offset, 10))
+        assert seen(table, {0: np.int64(7)}) == [7, 8, 9]
+        assert seen(table, {}) == list(range(10)), "buckets left out start where the log does"
+
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_moments(self, table, clock, merged):
+        for i in range(4):
+            table.append([{"id": i}])
+            clock.advance(HOUR_MS)
+        if merged:
+            table.merge_inline()
+        first = dt.datetime.fromtimestamp(table.state.buckets[0].segments[0].first_time_ms / 1000, dt.UTC)
+        for hours in range(4):
+            moment = first + dt.timedelta(hours=hours)
+            assert seen(table, moment) == list(range(hours, 4))
+            assert seen(table, moment.astimezone(dt.timezone(dt.timedelta(hours=-7)))) == list(range(hours, 4))
+            assert seen(table, moment + dt.timedelta(microseconds=1)) == list(range(hours + 1, 4))
+            assert seen(table, moment - dt.timedelta(microseconds=1)) == list(range(hours, 4))
+        assert seen(table, dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) == [0, 1, 2, 3]
+        assert seen(table, dt.datetime(9999, 1, 1, tzinfo=dt.UTC)) == []
+
+
+class TestRows:
+    def test_metadata(self, wh, clock):
+        table = wh.create_table("b", "id BIGINT", buckets=3, properties={"bucket.key": "id"})
+        times = []
+        for i in range(4):
+            table.append(pa.table({"id": range(i * 10, i * 10 + 10)}))
+            times.append(clock.now_ms())
+            clock.advance(1000)
+        for merged in (False, True):
+            if merged:
+                table.merge_inline()
+            rows = pa.Table.from_batches(table.tail("earliest", include_metadata=True, until_ms=0))
+            assert rows.column_names == ["_bucket", "_log_offset", "_commit_timestamp", "id"]
+            assert rows.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
+            assert sorted(rows["id"].to_pylist()) == list(range(40))
+            for bucket, log in table.state.buckets.items():
+                here = rows.filter(pa.compute.equal(rows["_bucket"], bucket))
+                assert here["_log_offset"].to_pylist() == list(range(log.end))
+            stamps = rows["_commit_timestamp"].cast(pa.int64()).to_pylist()
+            assert [ms // 1000 for ms in stamps] == [times[i // 10] for i in rows["id"].to_pylist()]
+
+    def test_columns(self, table):
+        table.append([{"id": 1, "s": "x"}])
+        (batch,) = table.tail("earliest", columns=["s"], until_ms=0)
+        assert batch.to_pylist() == [{"s": "x"}]
+        (batch,) = table.tail("earliest", columns=["s", "id"], include_metadata=True, until_ms=0)
+        assert batch.schema.names == ["_bucket", "_log_offset", "_commit_timestamp", "s", "id"]
+        with pytest.raises(SchemaMismatchError, match="did you mean 'id'"):
+            table.tail(columns=["idd"])
+
+    def test_merging_and_cleaning_meanwhile(self, table, other_process, clock):
+        """What is merged under a follower comes once, in order."""
+        following = table.tail("earliest", until_ms=0)
+        writer = other_process().table("t")
+        got = []
+        for i in range(30):
+            writer.append([{"id": 2 * i}])
+            writer.append([{"id": 2 * i + 1}])
+            if i % 7 == 3:
+                writer.merge_inline()
+            if i % 10 == 9:
+                clock.advance(25 * HOUR_MS)
+                writer.maintain()
+            got += ids([next(following)])
+        got += ids(following)
+        assert got == list(range(60))
+
+
+class TestEnding:
+    def test_stop(self, table):
+        stop = threading.Event()
+        following = table.tail("earliest", stop=stop)
+        table.append([{"id": 1}])
+        assert ids([next(following)]) == [1]
+        stop.set()
+        assert list(following) == []
+
+    def test_until(self, table, clock):
+        before_ms = clock.boot_ms()
+        assert list(table.tail(until_ms=500)) == []
+        assert 500 <= clock.boot_ms() - before_ms < 700
+
+    def test_how_often_it_asks(self, table, clock, store):
+        list(table.tail(until_ms=300))
+        usual = LOCAL_POLL_MS if store.local_path("") else REMOTE_POLL_MS
+        assert set(clock.slept_ms) == {usual}
+        clock.slept_ms.clear()
+        list(table.tail(until_ms=300, poll_ms=50))
+        assert clock.slept_ms == [50] * 6
+
+    def test_a_start_that_was_trimmed(self, table, clock):
+        for i in range(3):
+            table.append([{"id": i}])
+        table.log.commit(lambda *_: (Trim({0: 2}),))
+        assert seen(table, "earliest") == [2]
+        assert seen(table, {}) == [2]
+        with pytest.raises(OffsetsTrimmedError, match=r"\[1, 3\) were asked for, the hot log holds \[2, 3\)"):
+            seen(table, {0: 1})
+
+    def test_a_follower_that_is_overtaken_by_trimming(self, table, other_process):
+        following = table.tail("earliest")
+        table.append([{"id": 0}])
+        assert ids([next(following)]) == [0]
+        writer = other_process().table("t")
+        for i in range(1, 5):
+            writer.append([{"id": i}])
+        writer.log.commit(lambda *_: (Trim({0: 3}),))
+        with pytest.raises(OffsetsTrimmedError, match="earlier rows are in the lake if the table has one"):
+            next(following)
+
+    def test_a_table_that_is_trimmed_to_its_end(self, table, clock):
+        table.append([{"id": 0}])
+        table.alter_properties({"table.log.ttl": "1h"})
+        clock.advance(2 * HOUR_MS)
+        assert table.maintain().trimmed_to == {0: 1}
+        following = table.tail("earliest", until_ms=0)
+        table.append([{"id": 1}])
+        assert ids(following) == [1]
+
+
+_FOLLOW = """
+import sys, time
+import streamhouse_spark as sh
+table = sh.Warehouse(sys.argv[1]).table("t")
+rows = table.tail("latest", include_metadata=True)
+print("ready", flush=True)
+for batch in rows:
+    now = time.time_ns()
+    for i in batch["id"].to_pylist():
+        print(i, now, flush=True)
+        if i < 0:
+            sys.exit()
+"""
+
+
+def test_another_process_sees_rows_within_milliseconds(warehouse_path):
+    table = Warehouse(warehouse_path).create_table("t", "id BIGINT")
+    with subprocess.Popen(
+        [sys.executable, "-c", _FOLLOW, warehouse_path], stdout=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "ready\n"
+        sent = {}
+        for i in [*range(60), -1]:
+            sent[i] = time.time_ns()
+            table.append([{"id": i}])
+            time.sleep(0.005)
+        lines = [line.split() for line in follower.stdout]
+        assert follower.wait(30) == 0
+    assert [int(i) for i, _ in lines] == [*range(60), -1]
+    delays_ms = sorted((int(at) - sent[int(i)]) / 1e6 for i, at in lines)
+    assert delays_ms[0] < 50, delays_ms  # on an idle machine the median is about 3

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema import ddl
+
+PLAIN = [
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.timestamp("us", tz="UTC"),
+]
+names = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12)
+decimals = st.integers(1, 38).flatmap(lambda p: st.builds(pa.decimal128, st.just(p), st.integers(0, p)))
+arrow_types = st.recursive(
+    st.sampled_from(PLAIN) | decimals,
+    lambda inner: (
+        st.builds(ddl.list_type, inner)
+        | st.builds(pa.map_, inner, inner)
+        | st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda f: f[0].casefold()).map(
+            ddl.struct_type,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("boolean", pa.bool_()),
+        ("BYTE", pa.int8()),
+        ("tinyint", pa.int8()),
+        ("short", pa.int16()),
+        ("smallint", pa.int16()),
+        ("int", pa.int32()),
+        ("INTEGER", pa.int32()),
+        ("long", pa.int64()),
+        ("bigint", pa.int64()),
+        ("real", pa.float32()),
+        ("float", pa.float32()),
+        ("double", pa.float64()),
+        ("decimal", pa.decimal128(10, 0)),
+        ("dec(5)", pa.decimal128(5, 0)),
+        ("numeric( 38 , 38 )", pa.decimal128(38, 38)),
+        ("char(3)", pa.string()),
+        ("varchar(10)", pa.string()),
+        ("character(10)", pa.string()),
+        ("string", pa.string()),
+        ("binary", pa.binary()),
+        ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ltz", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ntz", pa.timestamp("us")),
+        ("array<int>", pa.list_(pa.field("element", pa.int32()))),
+        ("map<string,array<int>>", pa.map_(pa.string(), pa.list_(pa.field("element", pa.int32())))),
+        ("struct<a:int,`b c`: string>", pa.struct([("a", pa.int32()), ("b c", pa.string())])),
+        ("struct<a int COMMENT 'x', b string>", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+    ],
+)
+def test_reads_every_type_name(text, expected):
+    assert ddl.parse_type(text).equals(expected, check_metadata=True)
+
+
+@given(arrow_types)
+def test_a_type_survives_its_name(arrow):
+    assert ddl.parse_type(ddl.type_name(arrow)).equals(arrow, check_metadata=True)
+
+
+@given(st.lists(st.builds(ddl.DdlColumn, names, arrow_types, st.booleans(), st.none() | st.text()), min_size=1))
+def test_columns_survive_their_ddl(columns):
+    assert ddl.parse_columns(ddl.columns_ddl(columns)) == columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a BIGINT NOT NULL COMMENT 'the key', b STRING",
+        'a: bigint not null comment "the key", b: string',
+        "struct<a: bigint not null comment 'the key', b: string>",
+        "`a` long NOT NULL COMMENT 'the key',\n  `b` string;",
+    ],
+)
+def test_reads_columns_as_spark_writes_them(text):
+    first, second = ddl.parse_columns(text)
+    assert (first.name, first.type, first.nullable, first.comment) == ("a", pa.int64(), False, "the key")
+    assert (second.name, second.type, second.nullable, second.comment) == ("b", pa.string(), True, None)
+
+
+@pytest.mark.parametrize(
+    ("literal", "comment"),
+    [("'it''s'", "it's"), (r"'it\'s'", "it's"), (r"'a\nb'", "a\nb"), ("''", ""), (r"'a\\'", "a\\")],
+)
+def test_comments_are_unescaped(literal, comment):
+    assert ddl.parse_columns(f"a int COMMENT {literal}")[0].comment == comment
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has the end at character 1, expected a column name"),
+        ("a", "expected a type"),
+        ("a int,", "expected a column name"),
+        ("a int b int", "has 'b' at character 7, expected NOT NULL, DEFAULT, COMMENT or a comma"),
+        ("a int NOT", "expected NOT NULL"),
+        ("a int COMMENT x", "expected the comment in quotes"),
+        ("a int GENERATED ALWAYS AS (1)", "generated values are not stored"),
+        ("a int DEFAULT, b int", "expected a constant behind DEFAULT"),
+        ("a struct<b int DEFAULT 1>", "the struct's field 'b' without DEFAULT"),
+        ("a fancy", "has 'fancy' at character 3, expected a type, one of boolean"),
+        ("a array", "expected '<'"),
+        ("a array<int", "expected '>'"),
+        ("a map<int>", "expected ','"),
+        ("a struct<>", "expected a column name"),
+        ("a struct<b int NOT NULL>", "only columns can have it"),
+        ("a struct<b int, B int>", "a struct has the field 'B' twice"),
+        ("a decimal(39,2)", "decimal(39,2) cannot be stored"),
+        ("a decimal(2,3)", "decimal(2,3) cannot be stored"),
+        ("a decimal(1,2,3)", "expected decimal(precision, scale)"),
+        ("a decimal(x)", "has 'x' at character 11, expected a number"),
+        ("a char", "expected a length, as in char(10), or string"),
+        ("a interval day to second", "no lake format stores intervals"),
+        ("a variant", "use string with JSON in it"),
+        ("a void", "it holds only nulls"),
+        ("a int | b int", "has '|' at character 7"),
+        ("a int 'x", "has ''' at character 7"),
+        ("`` int", "expected a column name"),
+        ("a " + "array<" * 70 + "int" + ">" * 70, "expected at most 64 nested types"),
+    ],
+)
+def test_says_where_a_text_is_wrong(text, message):
+    with pytest.raises(SchemaMismatchError) as error:
+        ddl.parse_columns(text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_reads_the_json_of_a_struct_type():
+    columns = ddl.parse_struct_json(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "id", "type": "long", "nullable": False, "metadata": {"comment": "key"}},
+                {"name": "amount", "type": "decimal(12,2)", "nullable": True, "metadata": {}},
+                {"name": "tags", "type": {"type": "array", "elementType": "string", "containsNull": False}},
+                {
+                    "name": "by_name",
+                    "type": {"type": "map", "keyType": "string", "valueType": "integer", "valueContainsNull": True},
+                },
+                {
+                    "name": "at",
+                    "type": {"type": "struct", "fields": [{"name": "t", "type": "timestamp", "nullable": False}]},
+                },
+            ],
+        },
+    )
+    assert columns == [
+        ddl.DdlColumn("id", pa.int64(), nullable=False, comment="key"),
+        ddl.DdlColumn("amount", pa.decimal128(12, 2)),
+        ddl.DdlColumn("tags", pa.list_(pa.field("element", pa.string()))),
+        ddl.DdlColumn("by_name", pa.map_(pa.string(), pa.int32())),
+        ddl.DdlColumn("at", pa.struct([("t", pa.timestamp("us", tz="UTC"))])),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given_type", "message"),
+    [
+        ("interval day to second", "no lake format stores intervals"),
+        ({"type": "udt", "class": "x"}, "use the type that it is stored as"),
+        ({"type": "struct", "fields": []}, "a struct has no field"),
+        (7, "has a type 7"),
+    ],
+)
+def test_refuses_json_types_that_cannot_be_stored(given_type, message):
+    with pytest.raises(SchemaMismatchError, match=message):
+        ddl.parse_struct_json({"type": "struct", "fields": [{"name": "a", "type": given_type}]})
+
+
+def test_refuses_json_that_is_no_struct():
+    with pytest.raises(SchemaMismatchError, match="expected a struct with fields"):
+        ddl.parse_struct_json({"type": "array", "elementType": "int"})
+
+
+def test_refuses_to_name_a_type_that_is_not_canonical():
+    with pytest.raises(SchemaMismatchError, match="large_string"):
+        ddl.type_name(pa.large_string())
+
+
+def test_the_plain_collation_is_a_string_and_another_is_refused():
+    assert ddl.parse_type("string collate UTF8_BINARY") == pa.string()
+    assert ddl.parse_type("array<string COLLATE utf8_binary>") == pa.list_(pa.field("element", pa.string()))
+    with pytest.raises(SchemaMismatchError, match="no other collation"):
+        ddl.parse_type("string collate UTF8_LCASE")

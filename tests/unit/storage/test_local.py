@@ -1,0 +1,217 @@
+"""Features that only a directory has: links, fsync, temporary files, locks, and errors of the operating system."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.storage.local import LocalStorage
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    return tmp_path / "wh"
+
+
+@pytest.fixture
+def store(root) -> LocalStorage:
+    return LocalStorage(str(root))
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[str, str]]:
+    """The calls that make things durable and visible, in their order."""
+    made: list[tuple[str, str]] = []
+    names: dict[int, str] = {}
+    real_open, real_fsync, real_link = os.open, os.fsync, os.link
+
+    def opened(path, *args, **kwargs):
+        fd = real_open(path, *args, **kwargs)
+        names[fd] = Path(path).name
+        return fd
+
+    def shown(name: str) -> str:
+        return "temporary" if name.startswith(".tmp-") else name
+
+    def synced(fd):
+        made.append(("fsync", shown(names[fd])))
+        real_fsync(fd)
+
+    def linked(source, target):
+        made.append(("link", Path(target).name))
+        real_link(source, target)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    return made
+
+
+class TestDurability:
+    def test_data_before_the_name_and_the_name_before_the_answer(self, store, calls):
+        store.put_if_absent("a/1", b"x")
+        calls.clear()
+        store.put_if_absent("a/2", b"x")
+        assert calls == [("fsync", "temporary"), ("link", "2"), ("fsync", "a")]
+        calls.clear()
+        with store.create("a/3") as sink:
+            sink.write(b"x")
+        assert calls == [("fsync", "temporary"), ("link", "3"), ("fsync", "a")]
+
+    def test_new_folders_are_synced_into_their_parents(self, store, root, calls):
+        store.put_if_absent("a/b/c", b"x")
+        synced = [name for what, name in calls if what == "fsync"]
+        assert synced[:3] == [root.parent.name, root.name, "a"]
+        assert synced[-2:] == ["temporary", "b"]
+
+    def test_without_fsync_nothing_is_synced(self, root, calls):
+        store = LocalStorage(str(root), fsync=False)
+        store.put_if_absent("a/1", b"x")
+        store.put("hint", b"x")
+        with store.create("a/2") as sink:
+            sink.write(b"x")
+        assert {what for what, _ in calls} == {"link"}
+
+    def test_a_folder_that_could_not_be_synced_stays_suspect(self, store, monkeypatch):
+        store.put_if_absent("a/1", b"x")
+        real = os.fsync
+
+        def fail_on_folders(fd):
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise OSError(errno.EIO, "bad")
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", fail_on_folders)
+        with pytest.raises(StorageError, match="cannot write"):
+            store.put_if_absent("a/2", b"x")
+        monkeypatch.undo()
+        assert store.read("a/2") == b"x", "visible, but nobody knows whether it lasts"
+        with pytest.raises(StorageError, match="could not be synced"):
+            store.ensure_durable("a/2")
+        store.put_if_absent("b/1", b"x")
+        store.ensure_durable("b/1")
+
+
+class TestTemporaryFiles:
+    def test_none_is_left(self, store, root):
+        store.put_if_absent("a", b"1")
+        for ask in (lambda: store.put_if_absent("a", b"2"), lambda: enter(store, "a")):
+            with pytest.raises(ObjectExistsError):
+                ask()
+        with pytest.raises(ZeroDivisionError), store.create("b"):
+            _ = 1 / 0
+        store.put("a", b"3")
+        store.check_writable()
+        assert [p.name for p in root.rglob("*")] == ["a"]
+
+    def test_left_ones_are_listed_apart(self, store, root):
+        store.put_if_absent("d/a", b"1")
+        (root / "d" / ".tmp-x").write_bytes(b"half")
+        assert [i.key for i in store.list("")] == ["d/a"]
+        assert store.list_names("d/") == ["a"]
+        assert [i.key for i in store.list_temporary("d/")] == ["d/.tmp-x"]
+        assert store.list_temporary("e/") == []
+
+
+def enter(store, key):
+    with store.create(key) as sink:
+        sink.write(b"x")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("number", "text"),
+        [
+            (errno.ENOSPC, "the disk is full .*: free space"),
+            (errno.EDQUOT, "quota is used up: free space"),
+            (errno.EROFS, "read-only: remount"),
+            (errno.EACCES, "permission denied: run as the warehouse's owner or grant this user write access"),
+            (errno.EPERM, "hard links"),
+            (errno.EMFILE, "ulimit"),
+            (errno.EIO, "check the disk"),
+        ],
+    )
+    def test_each_says_what_to_do(self, store, monkeypatch, number, text):
+        store.put_if_absent("a", b"1")
+
+        def fail(*_, **__):
+            raise OSError(number, "x")
+
+        monkeypatch.setattr(os, "link", fail)
+        for ask in (lambda: store.put_if_absent("b", b"1"), lambda: enter(store, "c")):
+            with pytest.raises(StorageError, match=text) as error:
+                ask()
+            is_refused = number in (errno.EROFS, errno.EACCES, errno.EPERM)
+            condition = "STORAGE_REFUSED" if is_refused else "STORAGE"
+            assert str(error.value).startswith(f"{condition}: cannot write {store.url}/")
+        assert [i.key for i in store.list("")] == ["a"]
+        assert store.list_temporary("") == []
+
+    def test_absent_and_no_folder(self, store):
+        store.put_if_absent("a", b"1")
+        for key in ("b", "a/b", "a/b/c"):
+            with pytest.raises(ObjectNotFoundError):
+                store.read(key)
+            store.delete(key)
+        with pytest.raises(StorageError, match="choose another path"):
+            store.put_if_absent("a/b", b"1")
+        assert store.list_names("a/") == []
+
+
+class TestContentionHint:
+    def test_it_waits_a_short_while(self, root):
+        clock = SimClock()
+        store = LocalStorage(str(root), world=sim_world(0, clock))
+        store.put_if_absent("commits/1", b"")
+        held = os.open(root / "commits" / ".lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        before_ms = clock.boot_ms()
+        with store.contention_hint("commits/.lock"):
+            assert 50 <= clock.boot_ms() - before_ms < 60, "a holder that was stopped stops nobody"
+        os.close(held)
+        clock.slept_ms.clear()
+        with store.contention_hint("commits/.lock"):
+            assert clock.slept_ms == []
+
+    def test_where_it_cannot_lock_it_does_nothing(self, store):
+        with store.contention_hint("absent/folder/.lock"):
+            assert store.list("") == []
+
+    def test_it_is_released_when_the_block_fails(self, store):
+        store.put_if_absent("c/1", b"")
+        with pytest.raises(ZeroDivisionError), store.contention_hint("c/.lock"):
+            _ = 1 / 0
+        started = time.monotonic()
+        with store.contention_hint("c/.lock"):
+            assert time.monotonic() - started < 0.04
+
+
+def test_a_network_file_system_is_refused_before_anything_is_written(root):
+    store = LocalStorage(str(root), network_fs="nfs4 at /mnt")
+    with pytest.raises(StorageError, match=r"network file system \(nfs4 at /mnt\).*storage\.local\.single-host=true"):
+        store.check_writable()
+    assert not root.exists()
+
+
+def test_a_file_system_whose_link_replaces_is_refused(store, root, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda source, target: Path(target).write_bytes(Path(source).read_bytes()))
+    with pytest.raises(StorageError, match="replace a file; use another one"):
+        store.check_writable()
+    assert list(root.iterdir()) == []
+
+
+def test_the_root_is_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    store = LocalStorage("wh")
+    assert store.url == f"{tmp_path}/wh"
+    store.put_if_absent("a", b"1")
+    monkeypatch.chdir("/")
+    assert store.read("a") == b"1"

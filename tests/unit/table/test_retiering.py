@@ -1,0 +1,189 @@
+"""A lake that was rolled back, damaged or deleted is built anew from the log; what cannot be is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, StreamhouseError
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.log.commits.actions import Trim
+
+HOUR_MS = 3_600_000
+LAKES = ["iceberg", "paimon"]
+
+
+def tier(table, between=None) -> None:
+    run = run_tasks_locally(table.storage, table.settings, table.world)
+
+    def run_tasks(tasks):
+        written = run([TieringTask.from_json(task.to_json()) for task in tasks])
+        if between is not None:
+            between()
+        return written
+
+    TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
+
+
+def ids_of(rows) -> list[int]:
+    return sorted(rows["id"].to_pylist())
+
+
+def made(wh, lake, *, keyed=False, buckets=2, **more):
+    properties = {"table.datalake.format": lake, "table.log.ttl": "1h"}
+    if not keyed:
+        properties["bucket.key"] = "id"
+    schema = "id BIGINT NOT NULL, n BIGINT"
+    return wh.create_table("t", schema, primary_key=["id"] * keyed, buckets=buckets, properties=properties, **more)
+
+
+def lose(table) -> None:
+    """Delete the whole lake table by hand."""
+    for info in table.storage.list(f"{table.state.lake_location}/"):
+        table.storage.delete(info.key)
+
+
+def healthy(table, expected) -> None:
+    """Union read, tiering, lake read, maintenance: all of it, with these rows."""
+    assert ids_of(table.to_arrow()) == expected, "before the next round"
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == expected
+    assert ids_of(table.to_arrow()) == expected
+    table.maintain()
+    again = max(expected) + 1
+    row = [{"id": again, "n": 0}]
+    table.upsert(row) if table.state.primary_key else table.append(row)
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected, again]
+
+
+@pytest.mark.parametrize("lake", LAKES)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_lake_that_was_deleted(wh, own_cache, lake, keyed):
+    table = made(wh, lake, keyed=keyed)
+    for start in (0, 10):
+        rows = [{"id": i, "n": i} for i in range(start, start + 10)]
+        table.upsert(rows) if keyed else table.append(rows)
+        tier(table)
+    former = table.state.lake_location
+    lose(table)
+    with pytest.raises(StreamhouseError):
+        table.to_arrow()
+    planned = table.retier(dry_run=True)
+    assert table.refresh().lake_location == former
+    report = table.retier()
+    assert (planned.rows, planned.lost_rows) == (report.rows, report.lost_rows) == (20, 0)
+    assert report.lake_location == table.state.lake_location != former
+    healthy(table, list(range(20)))
+    table.retier()
+    assert table.state.lake_location != report.lake_location
+    healthy(table, list(range(21)))
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_keyed_table_whose_log_was_trimmed_begins_with_its_snapshots_by_key(wh, own_cache, clock, lake):
+    table = made(wh, lake, keyed=True)
+    table.upsert([{"id": i, "n": 0} for i in range(20)])
+    table.upsert([{"id": i, "n": 1} for i in range(10)])
+    table.delete([{"id": i} for i in range(3)])
+    tier(table)
+    for number in (30, 31):
+        clock.advance(200 * HOUR_MS)
+        table.upsert([{"id": number, "n": 0}])
+        tier(table)
+        table.maintain()
+    assert any(log.start for log in table.refresh().buckets.values()), "nothing was trimmed"
+    table.upsert([{"id": 4, "n": 9}, {"id": 32, "n": 0}])
+    table.delete([{"id": 5}])
+    lose(table)
+    assert table.retier().lost_rows == 0
+    expected = [3, 4, *range(6, 20), 30, 31, 32]
+    healthy(table, expected)
+    assert {row["id"]: row["n"] for row in table.lake.to_arrow().to_pylist()}[4] == 9
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_trimmed_rows_are_refused_with_numbers_and_given_up_where_that_is_said(wh, lake):
+    table = made(wh, lake, buckets=1)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    table.append([{"id": i, "n": i} for i in range(10, 20)])
+    tier(table)
+    table.log.commit(lambda *_: [Trim({0: 7})])
+    before = table.refresh().version
+    for dry_run in (False, True):
+        with pytest.raises(OffsetsTrimmedError, match=r"7 rows .*bucket 0: offsets .*0, 7.*allow_loss"):
+            table.retier(dry_run=dry_run)
+    assert table.refresh().version == before
+    assert ids_of(table.to_arrow()) == list(range(20)), "nothing was changed"
+    report = table.retier(allow_loss=True)
+    assert (report.rows, report.lost_rows) == (13, 7)
+    healthy(table, list(range(7, 20)))
+
+
+def test_rows_of_dropped_partitions_are_not_brought_back_unasked(wh):
+    properties = {"table.datalake.format": "iceberg"}
+    table = wh.create_table("p", "id BIGINT, d STRING", partition_by=["d"], properties=properties)
+    table.append([{"id": 1, "d": "a"}, {"id": 2, "d": "b"}])
+    tier(table)
+    table.drop_partition({"d": "a"})
+    with pytest.raises(OffsetsTrimmedError, match="1 rows of dropped partitions"):
+        table.retier()
+    assert table.retier(allow_loss=True).returned_rows == 1
+    table.drop_partition({"d": "a"})
+    healthy_rows = table.to_arrow()
+    assert ids_of(healthy_rows) == ids_of(table.lake.to_arrow()) == [2]
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_round_that_is_under_way_does_not_bring_the_former_lake_back(wh, other_process, lake):
+    table = made(wh, lake)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    tier(table)
+    table.append([{"id": i, "n": i} for i in range(10, 20)])
+    slow = other_process().table("t")
+    retiered = []
+
+    def once() -> None:
+        if not retiered:
+            retiered.append(table.retier())
+
+    tier(slow, between=once)
+    assert table.refresh().lake_location == retiered[0].lake_location
+    assert ids_of(table.to_arrow()) == list(range(20))
+    healthy(table, list(range(20)))
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_truncated_table(wh, lake):
+    table = made(wh, lake)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    tier(table)
+    table.truncate()
+    table.append([{"id": i, "n": i} for i in range(50, 60)])
+    tier(table)
+    lose(table)
+    assert table.retier().rows == 10
+    healthy(table, list(range(50, 60)))
+
+
+def test_what_has_no_lake_to_build(wh):
+    table = wh.create_table("t", "id BIGINT", properties={"table.datalake.enabled": "false"})
+    with pytest.raises(InvalidOptionError, match=r"table\.datalake\.enabled is false"):
+        table.retier()
+
+
+def test_the_former_lake_goes_with_the_table(wh, clock, store):
+    table = made(wh, "iceberg")
+    table.append([{"id": 1, "n": 1}])
+    tier(table)
+    former = table.state.lake_location
+    table.retier()
+    tier(table)
+    places = (former, table.state.lake_location)
+    table.log.checkpoint(table.refresh())
+    assert all(store.list_names(f"{place}/") for place in places)
+    wh.drop_table("t")
+    for _ in range(3):
+        clock.advance(25 * HOUR_MS)
+        wh.clean_dropped()
+    assert not [info.key for place in places for info in store.list(f"{place}/") if info.key.endswith(".parquet")]

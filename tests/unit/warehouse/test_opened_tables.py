@@ -1,0 +1,78 @@
+"""Tables that a process keeps open: their number is not what bounds them."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from streamhouse_spark.service.tiering_service import LISTING_MS, Service
+from streamhouse_spark.warehouse import connection as connection_module
+from streamhouse_spark.warehouse.connection import Connection, OpenTables
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+NUM_TABLES = 100
+
+
+@pytest.fixture
+def counted(memory, world, monkeypatch) -> FaultyStorage:
+    """The store of the only warehouse, which connections open."""
+    storage = FaultyStorage(memory)
+    monkeypatch.setattr(connection_module, "Warehouse", lambda *_: Warehouse("wh", storage=storage, world=world))
+    connection_module._opened.cache_clear()
+    yield storage
+    connection_module._opened.cache_clear()
+
+
+def some_tables(memory, world, num_tables: int, num_records: int = 1) -> list:
+    warehouse = Warehouse("wh", storage=memory, world=world)
+    tables = [warehouse.create_table(f"t{i}", "id BIGINT") for i in range(num_tables)]
+    for table in tables:
+        for n in range(num_records - 1):
+            table.append([{"id": n}])
+        table.lake  # noqa: B018 - made outside of what is counted
+    return tables
+
+
+def looks(service: Service, clock) -> None:
+    """What the loop does in one turn in which it lists the tables."""
+    clock.advance(LISTING_MS)
+    service._list()
+    assert service._due() == []
+
+
+@pytest.mark.parametrize("entries_max", [None, 10], ids=["all are kept", "few are kept"])
+def test_a_round_over_a_hundred_idle_tables_reads_only_what_is_new(
+    counted, memory, world, clock, monkeypatch, entries_max
+):
+    """Names, and the next record of each table, once for its name and once for its lag. No table is opened again."""
+    if entries_max is not None:
+        monkeypatch.setattr(connection_module, "ENTRIES_KEPT_MAX", entries_max)
+    some_tables(memory, world, NUM_TABLES)
+    service = Service(lambda _: [], Connection.of("wh", {}))
+    looks(service, clock)
+    opened = len(counted.trace)
+    counted.trace.clear()
+    looks(service, clock)
+    of_log = [key for _, method, key in counted.trace if method == "read" and "/commits/" in key]
+    assert not [key for _, _, key in counted.trace if "/checkpoints/" in key]
+    assert len(of_log) <= 2 * NUM_TABLES
+    names = [key for _, _, key in counted.trace if "/names/" in key]
+    assert len(counted.trace) <= len(of_log) + len(names) + 5
+    assert len(counted.trace) < opened
+
+
+def test_what_is_kept_is_bounded_by_entries_and_the_last_used_stay(memory, world, monkeypatch):
+    monkeypatch.setattr(connection_module, "TABLES_KEPT", 3)
+    monkeypatch.setattr(connection_module, "ENTRIES_KEPT_MAX", 20)
+    uuids = [table.uuid for table in some_tables(memory, world, 8, num_records=4)]
+    warehouse = Warehouse("wh", storage=memory, world=world)
+    opened = OpenTables()
+    for number in range(8):
+        opened.keep(warehouse.table(f"t{number}"))
+        assert opened.get(uuids[0]) is not None, "used each time, so it stays"
+    gc.collect()
+    assert 3 <= len(opened) < 8
+    assert [opened.get(uuid) is not None for uuid in uuids[-2:]] == [True, True]
+    assert opened.get(uuids[1]) is None
