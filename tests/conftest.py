@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Where Paimon is left out by intention, modules that are named after it are skipped as they import it."""
+    """Skip modules that are named after Paimon, as they import it, if Paimon is left out by intention."""
     report = yield
     if report.failed and WITHOUT_PAIMON and "paimon" in collector.path.name and _lacks_paimon(str(report.longrepr)):
         report.outcome = "skipped"
@@ -95,7 +95,7 @@ def _lacks_paimon(text: str) -> bool:
 
 
 def _says_paimon(item: pytest.Item) -> bool:
-    """By its marker, or as the case of a test that other lakes have too."""
+    """Whether a test is about Paimon: by its marker, or as the case of a test that other lakes have too."""
     case = item.name.partition("[")[2].lower()
     return item.get_closest_marker("paimon") is not None or "paimon" in case
 
@@ -117,5 +117,5 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def warehouse_path(tmp_path: Path) -> str:
-    """Where a warehouse can be made: a path of this test that does not exist yet."""
+    """Return a path of this test that does not exist yet, for a warehouse."""
     return str(tmp_path / "warehouse")

@@ -1,4 +1,4 @@
-"""What lets Spark find the data source ``streamhouse`` by itself.
+"""A module by whose name Spark finds the data source ``streamhouse``.
 
 Spark imports every top-level module whose name begins with ``pyspark_`` at the first lookup of a data source, in every
 session of the machine, and gives up on all of them when one fails. So this module imports only what Spark's lookup has
@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands in for the data source: creating one gives the real one."""
+    """Stands in for the data source: a call returns the real one."""
 
     def __new__(cls, options: dict[str, str]) -> Any:
         from streamhouse_spark.datasource.source import StreamhouseDataSource

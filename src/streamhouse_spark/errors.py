@@ -37,7 +37,7 @@ import re
 
 
 class ErrorKind(enum.Enum):
-    """What a caller can do about an error."""
+    """Kinds of errors by the action that a caller can take."""
 
     CONFLICT = "conflict"
     """Somebody else won. Nothing was written; trying again is safe."""
@@ -69,7 +69,7 @@ class StreamhouseError(Exception):
 
 
 def shown(value: object) -> str:
-    """A value as errors show it: at most a hundred characters, whatever it is."""
+    """Return a value as errors show it: at most a hundred characters, whatever it is."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - of someone else's type, or a number too long for Python to show
@@ -82,7 +82,7 @@ _TEXT_CHARS_MAX = 2_500
 
 
 def fit_to_show(message: str) -> str:
-    """On one line, as some text that can be printed, and with its end, which says what to do."""
+    """Return a message on one line, printable and short enough, with its end, which has the remedy."""
     message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
     message = message.encode("utf-8", "backslashreplace").decode()  # and a name halves of letters
     if len(message) <= _TEXT_CHARS_MAX:
@@ -135,8 +135,8 @@ class SnapshotExpiredError(StreamhouseError):
 
 
 class DifferentHistoryError(StreamhouseError):
-    """A stream, write, cache or lake stands at a record that this table's log does not have: it was restored, or is a
-    copy. Nothing was written.
+    """The record at a position of a stream, write, cache or lake is absent from this table's log: it was restored, or
+    is a copy. Nothing was written.
     """
 
     kind = ErrorKind.INVALID
@@ -159,7 +159,9 @@ class StorageError(StreamhouseError):
 
 
 class StorageRefusedError(StorageError):
-    """The store refused for good: it is read-only there, or this user may not. Nothing was done by this request."""
+    """The store refused for good: it is read-only, or this user lacks the permission. Nothing was done by this
+    request.
+    """
 
     kind = ErrorKind.INVALID
 
@@ -169,7 +171,7 @@ class ObjectNotFoundError(StorageError):
 
 
 class ObjectExistsError(StorageError):
-    """Put-if-absent found an object. It may be one's own: read it back and compare."""
+    """Put-if-absent found an object. It may be the caller's own: read it back and compare."""
 
 
 class LakeMismatchError(StreamhouseError):

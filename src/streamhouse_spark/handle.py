@@ -1,4 +1,4 @@
-"""`TableHandle`: a table's storage, log and identity, which all that reads, writes or keeps it up goes by.
+"""`TableHandle`: a table's storage, log and identity, the base of all reads, writes and upkeep.
 
 `Table` is one, with the verbs of the public interface. Nothing below it knows more of a table than is here.
 """
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class TableHandle:
     """One table, by its uuid: under the same name another may be created, which a handle never touches.
 
-    Safe for use by several threads; any of them may `refresh`, so what belongs together is taken from one `state`.
+    Safe for use by several threads; any of them may `refresh`, so values that belong together are taken from one
+    `state`.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class TableHandle:
         self._world = world
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A table travels as its place, name, uuid and settings (which may hold credentials); nothing that was read.
+        """Pickle the table as its location, name, uuid and settings (which may hold credentials), without anything it
+        read.
 
         On the other side it has a clock and identities of its own, and is read when it is first used. A table that
         was dropped meanwhile is an error there, also where another one has its name.
@@ -87,7 +89,7 @@ class TableHandle:
         return state
 
     def require_there(self, state: TableState) -> TableState:
-        """The state. Raises `TableNotFoundError` for that of a dropped table."""
+        """Return the state. Raises `TableNotFoundError` for that of a dropped table."""
         require_there(state)
         return state
 
@@ -97,17 +99,17 @@ class TableHandle:
 
     @property
     def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
+        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
         return self.state.has_lake
 
     def segment_shape(self, state: TableState | None = None) -> SegmentShape:
-        """How segments are written by a state, the newest known by default."""
+        """Return the form of segments for a state, the newest known by default."""
         state = state or self.state
         of = state.parsed
         return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
 
     def open_lake(self) -> LakeTable:
-        """The lake side of this table. Raises `InvalidOptionError` where it has none, `MissingExtraError`."""
+        """Open the lake side of this table. Raises `InvalidOptionError` if it has none, `MissingExtraError`."""
         state = self.state
         if not state.has_lake:
             raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""What a user calls with a Spark session. PySpark is imported when one of these is called, not before."""
+"""The functions to call with a Spark session. PySpark is imported when one of them is called, not before."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def tier(
 
     When it returns, every row that was committed before the call is in the lake, whatever the table's freshness, in one
     or more lake snapshots. ``tables`` are names; without it, all tables that have a lake. ``settings`` are those of
-    `Warehouse`. Safe at any time, beside other calls and services. What fails for one table does not keep the others:
-    its error is raised once they are done.
+    `Warehouse`. Safe at any time, beside other calls and services. A failing table does not stop the others: its error
+    is raised once they are done.
 
     Raises:
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
         InvalidOptionError: a table that was named has no lake.
-        LakeMismatchError, LakeRolledBackError: the lake table is not what it was left as.
+        LakeMismatchError, LakeRolledBackError: another engine changed the lake table.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
@@ -172,11 +172,11 @@ def delta_join(
 
     **What the tables need.** ``on``, a list of names or a mapping of columns of ``left`` to columns of ``right``, are
     the first columns of both primary keys, or all: that is the index that finds the other side's rows. ``into`` exists
-    already, with the columns of the left key and then those of the right key that are not in ``on`` as its primary
-    key; any others of its columns have the name and type of a column of ``left``, or of ``right`` with ``prefix``
-    before it. Where it does not exist, the error says what to create. ``columns`` limits what is written, and a column
-    of ``into`` that it leaves out is refused: whole rows are written. ``how="left"`` also keeps rows of ``left`` that
-    have no partner, and needs ``on`` to be the whole primary key of ``right``.
+    already, with the columns of the left key and then those of the right key that are not in ``on`` as its primary key;
+    any others of its columns have the name and type of a column of ``left``, or of ``right`` with ``prefix`` before it.
+    If it does not exist, the error has the statement that creates it. ``columns`` limits the written columns, and a
+    column of ``into`` that it leaves out is refused: whole rows are written. ``how="left"`` also keeps rows of ``left``
+    that have no partner, and needs ``on`` to be the whole primary key of ``right``.
 
     **Guarantees.** Rows of ``into`` are always computed from the current rows of both sides. When the stream has
     handled all changes, ``into`` is exactly the join of both tables, whatever was replayed or restarted meanwhile and
@@ -219,10 +219,10 @@ class TieringService:
     A table is tiered so that no row waits longer than its ``table.datalake.freshness``; among several, the one whose
     oldest row is due first goes first, and up to four tables are worked on at once. New tables are found within
     seconds. An error of one table is logged, shown by `status` and tried again after a growing pause; the others go on.
-    Each table is also maintained: every ten minutes small segments are merged, the log is trimmed and what nobody needs
-    is deleted. Where the table's properties say so, lake files are compacted after ten rounds and old snapshots expired
-    after fifty. That runs in this process, one table in a thread; what fails in it is shown by `status`, and tiering
-    goes on.
+    Each table is also maintained: every ten minutes small segments are merged, the log is trimmed and unneeded files
+    are deleted. If the table's properties say so, lake files are compacted after ten rounds and old snapshots expired
+    after fifty. That runs in this process, one table in a thread; its errors are shown by `status`, and tiering goes
+    on.
 
     Several services, on one host or on many, may serve one warehouse: they divide the tables by claims, and the fenced
     lake commit keeps them right even where two work on one table.

@@ -1,4 +1,4 @@
-"""What the contract needs of one warehouse with one lake format: tables, rounds, time, and readers that know nothing
+"""The means of the contract for one warehouse with one lake format: tables, rounds, time, and readers that know nothing
 of us.
 """
 

@@ -209,7 +209,7 @@ def test_a_round_that_was_planned_before_the_move(house):
 
 @contextmanager
 def out_of_sight(house: House) -> Iterator[None]:
-    """Whoever looks for the original does not find it; on a local disk."""
+    """Hide the original, on a local disk."""
     if house.clock is None:
         yield
         return

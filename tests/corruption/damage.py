@@ -148,7 +148,7 @@ def rows_of_one_column(storage: Storage) -> pa.Table:
 
 
 def tail_start(parquet: bytes) -> int:
-    """Where the page index of a lake file begins, or its footer where it has none, as its seal says."""
+    """Return the position of a lake file's page index, or of its footer if it has none, from its seal."""
     return int(parquet[parquet.rfind(b"streamhouse.footer-xxh3") :][59:79])
 
 

@@ -75,7 +75,7 @@ def verified(table: Table) -> Verification:
 
 
 def missed_flips(table: Table, location: str, flips: Iterator[tuple[str, bytes]]) -> list[str]:
-    """Those that the check of `verify` does not find; afterwards the file is whole again."""
+    """Return the flips that the check of `verify` does not find; afterwards the file is whole again."""
     files = StorageFiles(table.storage)
     key, missed = files.key_of(location), []
     whole = table.storage.read(key)

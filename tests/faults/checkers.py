@@ -1,4 +1,4 @@
-"""What must hold of a table whatever happened to it: one function per invariant.
+"""Invariants of a table, whatever happened to it: one function each.
 
 Each takes the storage behind all faults, and what was attempted or seen; each raises `AssertionError`, or the typed
 error of the product's own checks. `check_all` runs them all.
@@ -284,7 +284,7 @@ def _prefix(ledger: Ledger, extent: Extent, starts: Mapping[int, int]) -> frozen
 
 
 def folded_extents(storage: Storage, table_uuid: str) -> list[Extent]:
-    """What the table was after each record that is kept, from the records alone."""
+    """Return the extent of the table after each record that is kept, from the records alone."""
     state: TableState | None = None
     extents: list[Extent] = []
     while True:

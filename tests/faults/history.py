@@ -1,4 +1,4 @@
-"""What clients tried to do to a table and what they were told: the model that the checkers compare storage with.
+"""The attempts of clients and the answers that they got: the model that the checkers compare storage with.
 
 A batch is some rows with identifiers of their own. What its client was told only ever becomes more certain::
 
@@ -68,12 +68,12 @@ def text_of(row_id: int, chars: int) -> str:
 
 
 def added_column(number: int, renamed: int = 0) -> str:
-    """What the column is called after so many renames: a name is never used again."""
+    """Return the name of the column after so many renames: a name is never used again."""
     return f"c{number}" if not renamed else f"c{number}_{renamed}"
 
 
 def number_of(name: str) -> int:
-    """Which of the added columns is or was called so."""
+    """Return the number of the added column that has or had this name."""
     return int(name[1:].partition("_")[0])
 
 

@@ -1,4 +1,4 @@
-"""What another process does between two storage calls of an operation."""
+"""Another process's work between two storage calls of an operation."""
 
 from __future__ import annotations
 

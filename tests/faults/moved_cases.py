@@ -1,4 +1,4 @@
-"""What finds mistakes about warehouses that lie elsewhere than they were written, and such mistakes to plant."""
+"""Tests that find mistakes about moved warehouses, and such mistakes to plant."""
 
 from __future__ import annotations
 

@@ -461,7 +461,7 @@ def overwrite_takes_two_records() -> Iterator[None]:
 
 @plant
 def truncation_is_planned_once() -> Iterator[None]:
-    """Where the buckets end is not looked at again after a lost race."""
+    """Do not look at the ends of buckets again after a lost race."""
     original = staging.truncating
 
     def stale(current: TableState) -> Any:

@@ -14,7 +14,7 @@ from streamhouse_spark.table import maintain as maintenance
 
 
 def a_lake_of_before_a_drop(lake: str = "iceberg") -> None:
-    """Whoever reads or tiers it is told, or finds no row of the dropped partition."""
+    """Restore a lake from before a drop: reading or tiering it raises, or finds no row of the dropped partition."""
     storage = filled(lake, keyed=False)
     tier(opened(storage, 2).table("t"))
     older = {info.key: storage.read(info.key) for info in storage.list("lake/")}

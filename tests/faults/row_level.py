@@ -152,7 +152,7 @@ def another(table: Table, storage: Storage | None = None) -> Table:
 
 
 def changelog_rows(table: Table) -> Rows:
-    """What the changelog makes, each change compared with the row that it is about."""
+    """Return the rows that the changelog makes, each change compared with the row that it is about."""
     from streamhouse_spark.table.views import CHANGELOG, open_view
 
     rows: Rows = {}

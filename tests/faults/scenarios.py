@@ -1,4 +1,4 @@
-"""What the fault sweeps run: each scenario prepares a warehouse, works under faults, and goes on after them."""
+"""Scenarios of the fault sweeps: each prepares a warehouse, works under faults, and goes on after them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Run:
         self.history.append(self.open(), self.batch)
 
     def resend_batch(self) -> None:
-        """What a careful client does: send again when it may, else send other rows."""
+        """Send again as a careful client does: the same rows when it may, else other rows."""
         assert self.batch is not None
         told = self.history.batches[self.batch.number].told
         if self.batch.transaction is not None or told in (Told.NOTHING, Told.REFUSED):
@@ -840,7 +840,7 @@ class TierFirstOnPaimon(TierFirst):
 
 
 class TierAndTrimOnPaimon(TierAndTrim):
-    """As `TierAndTrim`; before the log is trimmed, an empty snapshot settles the lake's newest."""
+    """The scenario `TierAndTrim` on Paimon; before the log is trimmed, an empty snapshot settles the lake's newest."""
 
     name = "tier and trim with Paimon"
     lake = PAIMON
@@ -911,7 +911,7 @@ class CompactLake(TierFirst):
 
 
 class CompactPaimon(CompactLake):
-    """As `CompactLake`, and every snapshot that can be seen is whole whatever happens."""
+    """The scenario `CompactLake` on Paimon, and every snapshot that can be seen is whole whatever happens."""
 
     name = "compact Paimon"
     lake = PAIMON

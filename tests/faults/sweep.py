@@ -28,7 +28,7 @@ NewStorage = Callable[[Storage, int], FaultyStorage]
 
 @dataclass(slots=True)
 class Figures:
-    """What a sweep did."""
+    """The figures of a sweep."""
 
     calls: int = 0
     runs: int = 0

@@ -294,7 +294,7 @@ def hot_changes(table: Table) -> pa.Table:
 
 
 def expected(wh: Warehouse) -> dict[str, Any]:
-    """What a reader sees, without the lake, which a golden warehouse does not have."""
+    """Return the view of a reader, without the lake, which a golden warehouse does not have."""
     tables = {}
     for name in wh.tables():
         table = wh.table(name)

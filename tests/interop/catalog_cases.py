@@ -1,4 +1,4 @@
-"""What must hold in any of pyiceberg's catalogs: each case takes the settings of a catalog that is empty."""
+"""Cases that must hold in any of pyiceberg's catalogs: each takes the settings of a catalog that is empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to tables before another engine reads them: rounds, deletes, compaction, expiry, added columns.
+"""Histories of tables before another engine reads them: rounds, deletes, compaction, expiry, added columns.
 
 Each history yields after every step that another engine must read right: where the lake table lies, and its rows.
 """

@@ -147,7 +147,7 @@ class KeyedTable:
         """``before_commit`` runs between the tasks of a round and its commit."""
 
         def run(tasks: Sequence[TieringTask]) -> list[Any]:
-            """As on executors: what goes there and comes back is JSON."""
+            """Run tasks as on executors: all values that go there and come back are JSON."""
             shipped = [TieringTask.from_json(json.loads(json.dumps(task.to_json()))) for task in tasks]
             found = [run_task(self.storage, {}, self.world, task) for task in shipped]
             if before_commit is not None:
@@ -158,11 +158,11 @@ class KeyedTable:
         return TieringJob(self.log, self.lake(), world=self.world, **options).run(run)
 
     def lake_rows(self) -> list[Row]:
-        """As our reader reads the lake, in the columns of the table as it is."""
+        """Read the lake by our reader, in the columns of the table as it is."""
         return rows_of(self.lake().to_arrow(self.lake().plan_read(schema=self.state.schema)), self.state.schema)
 
     def foreign_rows(self) -> list[Row]:
-        """As pyiceberg, or pypaimon, alone reads the lake."""
+        """Read the lake by pyiceberg, or pypaimon, alone."""
         if self.lake_format == "paimon":
             return rows_of(read_by_pypaimon(self.storage), self.state.schema)
         return rows_of(self.lake().place.load().scan().to_arrow(), self.state.schema)

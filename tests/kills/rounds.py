@@ -134,7 +134,7 @@ def journal(directory: Path, role: str, number: int) -> Path:
 
 
 def check(location: str, directory: Path, figures: Figures) -> None:
-    """What the journals say against what a process that starts now finds."""
+    """Compare the journals with the state that a process that starts now finds."""
     figures.acknowledged = figures.attempted = 0
     started = time.monotonic()
     table = Warehouse(location).table(NAME)

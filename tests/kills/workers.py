@@ -116,7 +116,7 @@ ROLES: dict[str, Callable[[str, str, int], None]] = {"writer": writer, "tierer":
 
 
 def run(role: str, location: str, journal_path: str, number: int) -> None:
-    """What a process does. An error goes into the journal, where the test finds it."""
+    """Run a process's work. An error goes into the journal, where the test finds it."""
     from kills.keyed_workers import KEYED_ROLES
     from kills.verb_workers import VERB_ROLES
 

@@ -285,7 +285,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pins)
     @rule(data=st.data())
     def read_a_pin(self, data: st.DataObject) -> None:
-        """What was pinned is read as it was; after the grace it may be an error, but never fewer or other rows."""
+        """Read a pin as it was; after the grace it may be an error, but never fewer or other rows."""
         held = self.pins[data.draw(st.integers(0, len(self.pins) - 1))]
 
         def work(table: Table) -> None:
@@ -473,6 +473,6 @@ def small_limits() -> Iterator[None]:
 
 
 def examples_wanted() -> int | None:
-    """What the environment asks for, if it does."""
+    """Return the number of examples that the environment asks for, if it does."""
     text = os.environ.get("STREAMHOUSE_PROPERTY_EXAMPLES")
     return int(text) if text else None

@@ -12,7 +12,7 @@ from streamhouse_spark.datasource.read.target import stream_target
 
 
 class Opened:
-    """What a reader asks of a connection, for a warehouse in memory."""
+    """The part of a connection that a reader needs, for a warehouse in memory."""
 
     def __init__(self, warehouse):
         self._warehouse = warehouse

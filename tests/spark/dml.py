@@ -1,4 +1,4 @@
-"""What the tests of UPDATE, DELETE and MERGE share."""
+"""Helpers of the tests of UPDATE, DELETE and MERGE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def merge_into(name: str, values: str, clauses: str, on: str = "t.id = s.id", co
 
 
 def rows(spark: Any, name: str) -> dict[Any, tuple[Any, ...]]:
-    """By the first column."""
+    """Return the rows in the order of the first column."""
     return {row[0]: row[1:] for row in found(spark, f"SELECT * FROM {name}")}
 
 

@@ -1,4 +1,4 @@
-"""What the tests say to Spark again and again."""
+"""Statements that the tests give Spark again and again."""
 
 from __future__ import annotations
 

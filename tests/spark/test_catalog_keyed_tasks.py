@@ -1,4 +1,4 @@
-"""Who makes the changes of writes by key through the catalog: the tasks, but for what moves meanwhile."""
+"""Changes of writes by key through the catalog are made by the tasks, but for buckets that move meanwhile."""
 
 from __future__ import annotations
 

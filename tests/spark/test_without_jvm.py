@@ -1,4 +1,4 @@
-"""What the data source decides by itself: shares, positions, partitions."""
+"""Decisions of the data source itself: shares, positions, partitions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def clock() -> SimClock:
 
 @pytest.fixture
 def world(clock, own_cache) -> World:
-    """With the identities of every other test, so with a cache of its own."""
+    """Make a world with the identities of every other test, so with a cache of its own."""
     return sim_world(0, clock)
 
 

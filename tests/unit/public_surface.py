@@ -1,4 +1,4 @@
-"""What users can call, found by looking at the package, and one call of each that is right."""
+"""The functions that users can call, found by looking at the package, and one call of each that is right."""
 
 from __future__ import annotations
 

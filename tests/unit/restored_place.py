@@ -22,7 +22,7 @@ class Place:
             self.storage = MemoryStorage(sim_world(seed + 999, clock))
 
     def open(self):
-        """As another process."""
+        """Open the warehouse as another process."""
         return Warehouse("wh", storage=self.storage, world=sim_world(next(self._seeds), self.clock))
 
     def backup(self):

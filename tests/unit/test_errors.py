@@ -1,4 +1,4 @@
-"""What every error has: a kind, a condition, one line of text; and it survives pickling."""
+"""Every error has a kind, a condition, one line of text; and it survives pickling."""
 
 from __future__ import annotations
 

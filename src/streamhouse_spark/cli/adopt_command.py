@@ -1,4 +1,4 @@
-"""``adopt``: a table of an Iceberg or Paimon table that is there."""
+"""``adopt``: makes a table from an existing Iceberg or Paimon table."""
 
 from __future__ import annotations
 

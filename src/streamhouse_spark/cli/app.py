@@ -45,7 +45,7 @@ streamhouse head 'sales.orders$lake'
 
 
 class _Group(click.Group):
-    """Lists the commands by what they are for, and teaches with examples."""
+    """Lists the commands by purpose, and teaches with examples."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with usage_in_one_line():

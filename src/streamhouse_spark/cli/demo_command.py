@@ -17,7 +17,7 @@ from streamhouse_spark.table.table import Table
 
 DEFAULT_LOCATION: Final = "demo-warehouse"
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a minute, optimising its code costs more than it brings."""
+"""Options that spare optimising: for a JVM that lives for a minute, it costs more than it brings."""
 _NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 

@@ -1,7 +1,7 @@
-"""What could stop streamhouse-spark from working here, and what to do about it.
+"""Checks of everything that could stop streamhouse-spark from working here, with remedies.
 
-`run_doctor` looks at this machine and, where one is named, at a warehouse. The ``check_…`` functions judge what was
-found and touch nothing, so that every judgement can be tested on any machine.
+`run_doctor` looks at this machine and, where one is named, at a warehouse. The ``check_…`` functions judge the findings
+and touch nothing, so that every judgement can be tested on any machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result: what was checked, how it stands, what was found, and what to do where it is not well."""
+    """One result: the checked thing, its state, the facts, and the remedy if it is not well."""
 
     check: str
     level: Level
@@ -68,7 +68,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was looked for: where, and its major version, None where there is none or it does not run."""
+    """A Java that was looked for: its path and its major version, None if there is none or it does not run."""
 
     command: str
     origin: str
@@ -82,24 +82,24 @@ class WorkerPython:
 
     command: str
     version: str | None
-    """Such as ``3.12``; None where it does not run."""
+    """Version such as ``3.12``; None if it does not run."""
     has_package: bool
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCache:
-    """Where this host keeps rows by key, as it was found. Nothing in it is the only copy of a row."""
+    """The folder in which this host keeps rows by key, as found. Nothing in it is the only copy of a row."""
 
     folder: str
     num_tablets: int
     num_bytes: int
-    """What the tablets of this boot take on the disk."""
+    """Bytes on disk of this boot's tablets."""
     bytes_max: int
     free_bytes: int
     network_fs: str | None
-    """Type and mount point where the folder is on a network file system."""
+    """Type and mount point of the network file system that the folder is on, if it is on one."""
     failure: str | None
-    """Why a tablet could not be written there; None where one was."""
+    """The reason why a tablet could not be written there; None if one was."""
 
 
 def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None) -> list[Finding]:
@@ -153,7 +153,9 @@ def java_install_command(system: str, release: Mapping[str, str]) -> str:
 
 
 def check_distribution(name: str, version: str | None, required: str) -> Finding:
-    """``required`` is a version range such as ``>=18,<20,!=19.0.0``; optional distributions may be absent."""
+    """Judge the version of a distribution. ``required`` is a range such as ``>=18,<20,!=19.0.0``; optional ones may be
+    absent.
+    """
     extra = _EXTRAS.get(name)
     install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
     if version is None:
@@ -164,7 +166,9 @@ def check_distribution(name: str, version: str | None, required: str) -> Finding
 
 
 def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Finding:
-    """Spark refuses to run where workers have another minor version, and cannot unpickle what is not installed."""
+    """Judge the Python of workers: Spark refuses another minor version, and cannot unpickle objects of missing
+    packages.
+    """
     name = "worker Python"
     same = f"export PYSPARK_PYTHON={sys.executable}"
     driver_version = ".".join(map(str, driver))
@@ -180,7 +184,7 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
 
 
 def check_key_cache() -> Finding:
-    """The cache of tables with a primary key: LMDB works there, on a local disk that has space."""
+    """Check the cache of tables with a primary key: LMDB has to work there, on a local disk with free space."""
     try:
         return judge_key_cache(find_key_cache())
     except StreamhouseError as error:
@@ -251,7 +255,7 @@ def check_disk(free_bytes: int, total_bytes: int) -> Finding:
 
 
 def check_table(health: TableHealth) -> Iterator[Finding]:
-    """Whether somebody tiers and maintains a table; nothing where all is well."""
+    """Judge whether somebody tiers and maintains a table; returns nothing if all is well."""
     if health.is_tiering_late:
         wanted = f"wanted: {health.freshness_ms / 60_000:g}"
         yield Finding(
@@ -270,7 +274,7 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
 
 
 def find_key_cache() -> KeyCache:
-    """The cache of this process's environment. Raises `InvalidOptionError` where its size is no number."""
+    """Find the cache of this process's environment. Raises `InvalidOptionError` if its size is no number."""
     bytes_max, cache = cache_bytes_max(), cache_folder()
     base = cache.parent.parent
     there = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
@@ -287,7 +291,7 @@ def find_key_cache() -> KeyCache:
 
 
 def _tablet_failure(folder: Path) -> str | None:
-    """Why rows cannot be written and read in a folder by LMDB; None where they were."""
+    """Write and read rows with LMDB in the folder. Returns the reason of a failure, else None."""
     try:
         with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:
             environment = Environment(Path(probe), map_bytes=1 << 20)
@@ -302,7 +306,7 @@ def _tablet_failure(folder: Path) -> str | None:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The Java that Spark would start: of JAVA_HOME where that is set, else of the PATH."""
+    """Find the Java that Spark would start: of JAVA_HOME if that is set, else of the PATH."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else "java"
     output = _run([command, "-version"], environ)  # on stderr
@@ -311,7 +315,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
-    """What Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
+    """Find the Python that Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
     command = environ.get("PYSPARK_PYTHON", "python3")
     code = (
         "import importlib.util, json, sys;"
@@ -326,7 +330,7 @@ def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
 
 
 def os_release() -> dict[str, str]:
-    """ID, ID_LIKE, VERSION_ID and the like of a Linux; empty elsewhere."""
+    """Read ID, ID_LIKE, VERSION_ID and the like of a Linux; empty elsewhere."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -334,9 +338,10 @@ def os_release() -> dict[str, str]:
 
 
 def requirements(installed: Mapping[str, str]) -> dict[str, str]:
-    """Distribution → version range, from this package's own metadata.
+    """Read distribution → version range from this package's own metadata.
 
-    An extra says how it is to be had, and what it asks of others (Paimon: an older pyarrow) counts where it is there.
+    An extra tells how to install a distribution; its demands on others (Paimon: an older pyarrow) count if it is
+    installed.
     """
     try:
         lines = metadata.requires(DISTRIBUTION) or []
@@ -346,7 +351,7 @@ def requirements(installed: Mapping[str, str]) -> dict[str, str]:
 
 
 def ranges(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
-    """As `requirements`, of these lines of metadata."""
+    """Do the same as `requirements` for these lines of metadata."""
     there = {extra for name, extra in _EXTRAS.items() if name in installed}
     clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
     for line in lines:
@@ -391,7 +396,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> str | None:
-    """Output and error text of a command of the PATH; None where it is not there, does not run or fails."""
+    """Run a command of the PATH and return its output and error text; None if it is absent, does not run or fails."""
     program = shutil.which(command[0], path=environ.get("PATH"))
     if program is None:
         return None

@@ -19,7 +19,7 @@ _DROPPED: Final = pa.schema([
 
 
 def list_dropped(session: Session, database: str | None) -> None:
-    """The dropped tables of a warehouse, or of one database, as rows."""
+    """Return the dropped tables of a warehouse, or of one database, as rows."""
     wanted = None if database is None else parse_database(database)
     rows = [
         {"table": table.name, "uuid": table.uuid, "dropped": table.dropped_ms, "rows": table.rows}

@@ -34,7 +34,7 @@ _PIECE_BYTES_MAX: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """An open file: its schema, how many rows it has where that is known, and its rows, to be read once."""
+    """An open file: its schema, its number of rows if known, and its rows, to be read once."""
 
     schema: pa.Schema
     num_rows: int | None
@@ -43,16 +43,16 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """How the texts of CSV and JSON become values."""
+    """Rules for turning texts of CSV and JSON into values."""
 
     schema: pa.Schema | None = None
-    """The table's columns; other columns, and all of them without it, get the type that their values look like."""
+    """The table's columns; other columns, and all without a schema, get the type that their values look like."""
     null_texts: Sequence[str] = ()
     """Texts of CSV fields that mean null, besides the empty one."""
 
 
 def file_format(path: str, given: str | None) -> str:
-    """Raises `InvalidOptionError` where neither ``given`` nor the file's name says it."""
+    """Return the format that ``given`` or the file's name tells. Raises `InvalidOptionError` if neither does."""
     if given is not None:
         return given
     suffixes = [s.lower() for s in Path(path).suffixes]
@@ -70,8 +70,8 @@ def file_format(path: str, given: str | None) -> str:
 def open_rows(path: str, format_: str, rules: TextRules, stack: ExitStack, stdin: IO[bytes]) -> RowFile:
     """Open a file, or ``stdin`` for ``-``; ``stack`` closes it.
 
-    Raises `InvalidOptionError` where the file cannot be read, `SchemaMismatchError` where its content cannot be, both
-    here and while its batches are read.
+    Raises `InvalidOptionError` if the file cannot be read, `SchemaMismatchError` if its content cannot be, both here
+    and while its batches are read.
     """
     try:
         match format_:
@@ -87,7 +87,7 @@ def open_rows(path: str, format_: str, rules: TextRules, stack: ExitStack, stdin
 
 
 def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The batches, put together to tables of at most about `_PIECE_BYTES_MAX`."""
+    """Join the batches to tables of at most about `_PIECE_BYTES_MAX`."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
@@ -183,7 +183,7 @@ def _open_json(source: Any, rules: TextRules) -> RowFile:
 
 
 def _json_batches(source: Any, rules: TextRules) -> Iterator[pa.RecordBatch]:
-    """JSON Lines in blocks that end with a line. The types of columns without a rule are told per block."""
+    """Read JSON Lines in blocks that end with a line. The types of columns without a rule are inferred per block."""
     wanted = rules.schema
     if wanted is not None:  # Arrow reads days of JSON as numbers, and nobody writes them so
         wanted = pa.schema([f.with_type(pa.string()) if pa.types.is_date(f.type) else f for f in wanted])

@@ -1,4 +1,4 @@
-"""``jar``: where the SQL catalog's jar is, for ``spark-submit``, ``spark-sql`` and Connect servers."""
+"""``jar``: prints the path of the SQL catalog's jar, for ``spark-submit``, ``spark-sql`` and Connect servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``compact``, ``expire-snapshots``, ``remove-orphan-files``, ``rewrite-manifests``: the lake's upkeep, a verb each."""
+"""``compact``, ``expire-snapshots``, ``remove-orphan-files``, ``rewrite-manifests``: the lake's upkeep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where results go: stdout, as text for people or as JSON. Progress and remarks go to stderr, on a terminal only."""
+"""Output of results: stdout, as text for people or as JSON. Progress and remarks go to stderr, on a terminal only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Output:
         return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
 
     def rows(self, rows: pa.Table, *, title: str | None = None) -> None:
-        """Rows as JSON Lines, or as a table."""
+        """Print rows as JSON Lines, or as a table."""
         if self.as_json:
             self.json_lines(rows)
         else:
@@ -49,19 +49,19 @@ class Output:
             click.echo(json_text(row))
 
     def document(self, value: Mapping[str, Any], render: Callable[[Console], None]) -> None:
-        """One JSON document, or what ``render`` prints."""
+        """Print one JSON document, or the text that ``render`` prints."""
         if self.as_json:
             click.echo(json_text(value))
         else:
             render(self.console)
 
     def remark(self, text: str) -> None:
-        """A message beside the results. Only people at a terminal want it."""
+        """Print a message beside the results. Only people at a terminal want it."""
         if sys.stderr.isatty():
             click.secho(text, err=True, dim=True)
 
     def progress(self, unit: str) -> Progress:
-        """A progress bar on stderr; without a terminal it does nothing."""
+        """Show a progress bar on stderr; without a terminal it does nothing."""
         console = Console(file=sys.stderr)
         return Progress(
             TextColumn("{task.description}"),
@@ -87,7 +87,7 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
 
 
 def shown(value: Any) -> str:
-    """A value for people: null is spelled out, nested values are JSON, times are ISO-8601."""
+    """Return a value for people: null is spelled out, nested values are JSON, times are ISO-8601."""
     plain = plain_value(value)
     match plain:
         case None:
@@ -106,10 +106,10 @@ def json_text(value: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """A value as JSON has it, without loss.
+    """Return a value in JSON's types, without loss.
 
-    Decimals are texts, bytes are base64, times are ISO-8601; a map is an object where its keys are texts, else a list
-    of pairs; what no JSON number can be (NaN, infinities) is a text.
+    Decimals are texts, bytes are base64, times are ISO-8601; a map is an object if its keys are texts, else a list of
+    pairs; a float that is no JSON number (NaN, infinities) is a text.
     """
     match value:
         case None | bool() | int() | str():

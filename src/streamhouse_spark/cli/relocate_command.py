@@ -1,4 +1,4 @@
-"""``relocate``: a warehouse that was moved or copied becomes whole where it lies."""
+"""``relocate``: repairs a warehouse that was moved or copied, at its present location."""
 
 from __future__ import annotations
 

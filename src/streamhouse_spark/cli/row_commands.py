@@ -180,7 +180,7 @@ def _start_of(text: str) -> Any:
 
 
 def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """What the hot log holds from ``start`` on, as of the call."""
+    """Return the rows of the hot log from ``start`` on, as of the call."""
     state = table.refresh()
     fields = added_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start).items():

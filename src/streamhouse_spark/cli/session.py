@@ -1,6 +1,6 @@
-"""What every command has: the shared options, help with examples, and errors as one line with an exit code.
+"""The common parts of all commands: the shared options, help with examples, and errors as one line with an exit code.
 
-Exit codes: 0 the command did what it says; 1 it failed, with the reason on stderr; 2 the command line is wrong.
+Exit codes: 0 the command succeeded; 1 it failed, with the reason on stderr; 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fail(message: str) -> NoReturn:
 
 
 def fail_for(opened: OpenedTables) -> None:
-    """Exit code 1 where something failed for a table, once the others had their turn."""
+    """Exit with code 1 if something failed for a table, once the others had their turn."""
     if opened.failed:
         fail("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
 
@@ -86,7 +86,7 @@ class Command(click.Command):
 
 @contextmanager
 def usage_in_one_line() -> Iterator[None]:
-    """Errors of the command line repeat what was given: they get as long as others of ours, and no longer."""
+    """Shorten errors of the command line, which repeat the given values, to the length of the package's own errors."""
     try:
         yield
     except click.UsageError as error:
@@ -94,7 +94,7 @@ def usage_in_one_line() -> Iterator[None]:
 
 
 def require_text(ctx: click.Context, words: Sequence[str]) -> None:
-    """Raises `click.UsageError` for bytes that are no UTF-8: names, values and output could not hold them."""
+    """Raise `click.UsageError` for bytes that are no UTF-8: names, values and output could not hold them."""
     for word in words:
         try:
             word.encode()
@@ -103,7 +103,7 @@ def require_text(ctx: click.Context, words: Sequence[str]) -> None:
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
-    """Examples as they are: no wrapping, so that they can be copied."""
+    """Write examples unchanged: no wrapping, so that they can be copied."""
     if examples:
         formatter.write("\nExamples:\n")
         for line in examples.strip("\n").splitlines():
@@ -138,7 +138,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same options on the group itself, so that they may stand before the command too."""
+    """Add the same options to the group itself, so that they may stand before the command too."""
     function.__dict__.setdefault("__click_params__", []).extend(reversed(_shared_options()))
     return function
 
@@ -158,7 +158,7 @@ def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[s
 
 
 def key_values(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
-    """``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
+    """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -174,7 +174,7 @@ def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]
 
 
 def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
-    """Callback of ``COLUMN=VALUE`` texts, whose values count as they are, with blanks at their ends, and once each."""
+    """Callback of ``COLUMN=VALUE`` texts: values are taken literally, with blanks at their ends, and once each."""
     names = [text.partition("=")[0].strip() for text in value]
     for name in names:
         if names.count(name) > 1:

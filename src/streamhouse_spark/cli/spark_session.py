@@ -23,9 +23,9 @@ _LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
 def open_spark(
     app_name: str, master: str | None, config: Mapping[str, str] | None = None, *, java_options: str = ""
 ) -> SparkSession:
-    """A session whose local workers run this very Python, and which logs errors only.
+    """Open a session whose local workers run this very Python, and which logs errors only.
 
-    Raises `MissingExtraError`, saying what to install, where Java or PySpark is missing.
+    Raises `MissingExtraError`, naming the package to install, if Java or PySpark is missing.
     """
     require_java()
     try:
@@ -48,7 +48,7 @@ def open_spark(
 
 
 def require_java() -> None:
-    """Raises `MissingExtraError` with the command that installs a fitting Java."""
+    """Raise `MissingExtraError` with the command that installs a fitting Java."""
     finding = check_java(find_java(os.environ), platform.system(), os_release())
     if finding.level == "fail":
         raise MissingExtraError(f"{finding.found}; {finding.remedy}", condition="JAVA_NOT_FOUND")

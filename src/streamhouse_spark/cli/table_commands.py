@@ -1,4 +1,4 @@
-"""``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``truncate``: tables and what they are."""
+"""``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``truncate``: commands of tables."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def describe(session: Session, table: str) -> None:
 
 
 def described(table: Table) -> dict[str, Any]:
-    """The description as a JSON document."""
+    """Return the description as a JSON document."""
     state = table.state
     lags = bucket_lags(state)
     lake = state.lake

@@ -118,7 +118,7 @@ def _tier_on_spark(
 
 
 def _with_lakes(session: Session, names: Sequence[str]) -> OpenedTables:
-    """Raises `InvalidOptionError` for a table that was named and has no lake."""
+    """Return the tables with a lake. Raises `InvalidOptionError` for a named table without one."""
     chosen = chosen_tables(session, names)
     for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
@@ -147,7 +147,9 @@ def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:
 
 
 def _reporter(output: Output) -> Callable[[TieringReport], None]:
-    """Prints each round of a service. Failures are logged by the service; here they go to stderr, a line each."""
+    """Return a function that prints each round of a service. Failures are logged by the service; here they go to
+    stderr, a line each.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_OneLine()])
 
     def report(done: TieringReport) -> None:
@@ -168,7 +170,7 @@ class _OneLine(logging.Handler):
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: what is under way is finished first."""
+    """Return an event that Ctrl-C and SIGTERM set: work under way is finished first."""
     stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

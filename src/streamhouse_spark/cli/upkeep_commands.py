@@ -39,7 +39,7 @@ _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": 
 
 
 def chosen_tables(session: Session, names: Sequence[str]) -> OpenedTables:
-    """The tables named, or all of the warehouse."""
+    """Return the named tables, or all of the warehouse."""
     warehouse = session.warehouse
     return open_named(warehouse.table, names) if names else open_listed(warehouse.table, warehouse.tables())
 

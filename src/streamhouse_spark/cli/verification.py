@@ -1,4 +1,6 @@
-"""``verify``: whether all that a table names is there, whole and consistent. Reads everything, changes nothing."""
+"""``verify``: checks that everything that a table names exists, whole and consistent. Reads everything, changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.table.table import Table
 
 Advance = Callable[[int], None]
-"""Called with the number of segments or lake rows that were checked since the last call."""
+"""A callback: number of segments or lake rows that were checked since the last call."""
 
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked, and what is wrong; nothing is where ``problems`` is empty."""
+    """The checked things, and the problems; all is well if ``problems`` is empty."""
 
     table: str
     segments: int = 0
@@ -42,12 +44,12 @@ class Verification:
     lake_footers: int = 0
     """Lake files whose footer and page index match the checksum in them."""
     lake_footers_unchecked: int = 0
-    """Lake files that have none: other engines wrote them, or versions before."""
+    """Lake files without one: other engines wrote them, or older versions."""
     problems: list[str] = field(default_factory=list)
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Every live segment: bytes against checksums, row counts, and dense offsets."""
+    """Check every live segment: bytes against checksums, row counts, and dense offsets."""
     for bucket, log in state.buckets.items():
         result.problems.extend(gaps_of(bucket, log))
         result.log_rows += len(log.offsets)
@@ -64,7 +66,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
 
 
 def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
-    """Where the segments of a bucket do not hold exactly the offsets that the log says."""
+    """Describe the gaps between a bucket's segments and the offsets of its log."""
     expected = log.start
     for position, segment in enumerate(log.segments):
         # The first segment may begin before the start: trimming moves the start, not the rows.
@@ -76,7 +78,7 @@ def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
 
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
-    """The recorded lake snapshot as a plan to read; None where there is none, or where it cannot be read."""
+    """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
     if state.has_lake and not _is_of_log(table, state, result):
         return None
     if state.lake is None:
@@ -110,7 +112,7 @@ def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
 
 
 def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
-    """The snapshot itself says which offsets it holds; the log only records it."""
+    """Check the offsets in the snapshot itself; the log only records them."""
     assert state.lake is not None
     snapshot = lake.snapshot(state.lake.snapshot_id)
     if not state.begins_at(snapshot.starts):
@@ -130,8 +132,8 @@ def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> 
 def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
     """Read every row of the recorded snapshot: there must be one for each tiered offset that was not dropped.
 
-    Rows of other engines have no offsets, and count for nothing there. With a primary key offsets are those of changes,
-    and the lake has at most as many rows.
+    Rows of other engines have no offsets, and do not count there. With a primary key offsets are those of changes, and
+    the lake has at most as many rows.
     """
     lake, own = table.open_lake(), _OwnRows(table)
     _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
@@ -163,7 +165,9 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
 
 
 def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: Verification) -> Sequence[LakeSplit]:
-    """What other engines read, where that is not what the log records: after a compaction, or beside their commits."""
+    """Return the splits that other engines read, if they differ from the recorded ones: after a compaction, or beside
+    their commits.
+    """
     newest = lake.newest()
     if newest is None or (plan.snapshot is not None and newest.id == plan.snapshot.id):
         return ()
@@ -177,7 +181,7 @@ def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: V
 
 
 def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verification) -> None:
-    """Footer and page index of each file: a flip there can hide rows from engines without an error."""
+    """Check footer and page index of each file: a flip there can hide rows from engines without an error."""
 
     def check(location: str) -> bool | str:
         try:
@@ -198,7 +202,7 @@ def _files_of(split: LakeSplit) -> Iterator[str]:
 
 
 class _OwnRows:
-    """The rows of a log table's lake that have offsets: how many there are, and that each offset is there once."""
+    """The rows of a log table's lake with offsets: their number, and whether each offset occurs once."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -206,7 +210,7 @@ class _OwnRows:
         self.num_rows = 0
 
     def add(self, location: str, num_rows: int) -> None:
-        """``num_rows`` of a data file, which may be read in several parts. Raises as reads do."""
+        """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises as reads do."""
         if location not in self._files:
             files = lake_files(self._table.storage, self._table.settings, location)
             self._files[location] = offset_file(files, location, self._table.uuid)

@@ -38,10 +38,10 @@ _DEPTH_MAX: Final = 50
 
 
 def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
-    """What `Table.to_arrow` takes as its filter: predicates where all of them must hold, else an expression.
+    """Parse a condition to a filter for `Table.to_arrow`: predicates if all of them must hold, else an expression.
 
-    Raises `InvalidOptionError` saying where the condition cannot be understood; `SchemaMismatchError` for an unknown
-    column.
+    Raises `InvalidOptionError` naming the position of a condition that it does not understand; `SchemaMismatchError`
+    for an unknown column.
     """
     tree = _Parser(text, schema).parse()
     if _is_predicate(tree):
@@ -76,7 +76,7 @@ class _Parser:
         self._depth = 0
 
     def _split(self, text: str) -> list[tuple[str, str, int]]:
-        """(kind, value, position in the text) of each token."""
+        """Yield (kind, value, position in the text) of each token."""
         tokens = []
         position = 0
         while text[position:].strip():

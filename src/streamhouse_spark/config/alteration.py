@@ -1,4 +1,4 @@
-"""One ALTER TABLE: what changes, and the table's schema and properties afterwards. Pure."""
+"""One ALTER TABLE: its changes, and the table's schema and properties afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Alteration:
     """Changes that are made together or not at all."""
 
     added: TableSchema | None = None
-    """New columns, to stand behind all others. Their ids do not count."""
+    """New columns, behind all others. Their ids do not count."""
     comments: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → its comment; None takes it away."""
+    """Column → its comment; None removes it."""
     set_properties: Mapping[str, str] = field(default_factory=dict)
     unset_properties: tuple[str, ...] = ()
     columns: ColumnChanges = field(default_factory=ColumnChanges)
-    """What happens to columns that are there, before new ones are added."""
+    """Changes of existing columns, made before new ones are added."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Column → what new rows have that lack it; None takes it away. By the names and types afterwards."""
+    """Column → constant for new rows that lack it; None removes it. Names and types are those afterwards."""
 
     @classmethod
     def of(
@@ -45,7 +45,9 @@ class Alteration:
         columns: ColumnChanges | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> Alteration:
-        """Raises `SchemaMismatchError`, `InvalidOptionError` for what can never be, whatever the table is."""
+        """Check and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes that
+        no table could take.
+        """
         for name, values in (("comments", comments), ("set_properties", set_properties)):
             if not isinstance(values, Mapping | None):
                 raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
@@ -61,10 +63,10 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class AlteredTable:
-    """What a table has after an alteration."""
+    """The schema and the properties of a table after an alteration."""
 
     schema_id: int
-    """The current one where only comments changed: rows of either schema are the same."""
+    """The current one if only comments changed: rows of either schema are the same."""
     schema: TableSchema
     properties: Mapping[str, str]
 
@@ -76,9 +78,10 @@ def altered(
     partition_by: Sequence[str],
     properties: Mapping[str, str],
 ) -> AlteredTable:
-    """The table after the change. ``schemas`` are all that it ever had: no id of a column is used again.
+    """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
+    again.
 
-    Raises `SchemaMismatchError` for a column that cannot be added or is not there, and for a default that does not fit,
+    Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
     `InvalidOptionError` for a property that is unknown, fixed or impossible.
     """
     schema = schemas[schema_id]

@@ -1,4 +1,4 @@
-"""``table.auto-partition.*``: which partitions of a table are so old that its hot log need not keep them. Pure.
+"""``table.auto-partition.*``: partitions so old that the hot log need not keep their rows. Pure.
 
 A partition is *expired* when the hour, day, month, quarter or year that its column names lies more than
 ``num-retention`` of them before now, in one time zone. A value that names none, null among them, never expires. That
@@ -48,23 +48,25 @@ _FORMATS: Final[Mapping[TimeUnit, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class AutoPartition:
-    """How a table's partitions expire."""
+    """The rule by which a table's partitions expire."""
 
     column: str
-    """The partition column that says when."""
+    """The partition column of time."""
     place: int
-    """Where it stands among the partition columns."""
+    """Index of the column among the partition columns."""
     unit: TimeUnit
     num_retention: int
-    """So many units before the one that is now are kept, and all later ones."""
+    """Number of units kept before the current one; all later ones are kept too."""
     time_zone: str
 
     def first_kept(self, now_ms: int) -> int:
-        """The number of the oldest unit that is not expired at a time; units are numbered as `period_at` does."""
+        """Return the number of the oldest unit that is not expired at ``now_ms``. `period_at` numbers the units."""
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
     def are_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
-        """Whether each of the partitions is, given by the values that records hold; None stands for unknown ones."""
+        """Return whether each partition is expired, given the values that records hold; None stands for unknown
+        ones.
+        """
         if not partitions:
             return False
         first_kept = self.first_kept(now_ms)
@@ -73,16 +75,18 @@ class AutoPartition:
 
 
 def period_at(time_ms: int, unit: TimeUnit, time_zone: str) -> int:
-    """The number of the unit that a time lies in, by the clocks of a zone. Later units have larger numbers."""
+    """Return the number of the unit that ``time_ms`` lies in, by the clocks of ``time_zone``. Later units have larger
+    numbers.
+    """
     utc = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=time_ms)
     local = utc.astimezone(_zone(time_zone))
     return _number(unit, local.date(), local.hour)
 
 
 def period_of(value: Any, unit: TimeUnit) -> int | None:
-    """The number of the unit that a partition's value names: days since 1970, or a text in the unit's format.
+    """Return the number of the unit that a partition's value names: days since 1970, or a text in the unit's format.
 
-    None where it names none.
+    None for a value that names no unit.
     """
     if isinstance(value, int):  # a DATE; no other type of column has numbers here
         return value + _EPOCH_DAY
@@ -117,10 +121,10 @@ def _number(unit: TimeUnit, day: dt.date, hour: int) -> int:
 def parse_auto_partition(
     properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], *, lake_enabled: bool
 ) -> AutoPartition | None:
-    """What the properties say; None for a table whose partitions do not expire.
+    """Parse the properties; None for a table whose partitions do not expire.
 
-    Raises `InvalidOptionError` for a value that cannot be, and where it is enabled also for a column that cannot say
-    when a partition was, and for a table that would lose its rows with the hot log.
+    Raises `InvalidOptionError` for an impossible value and, if it is enabled, for a column that does not tell the time
+    of a partition, and for a table that would lose its rows with the hot log.
     """
     is_enabled = values.parse_bool(ENABLED, properties.get(ENABLED, "false"))
     unit = _unit(properties.get(TIME_UNIT, "DAY"))
@@ -166,7 +170,7 @@ def _zone(name: str) -> dt.tzinfo:
 
 
 def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str]) -> str:
-    """The partition column that says when. Raises `InvalidOptionError`."""
+    """Return the partition column of time. Raises `InvalidOptionError`."""
     columns = ", ".join(partition_by)
     if key is None:
         if len(partition_by) > 1:

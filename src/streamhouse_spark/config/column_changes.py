@@ -1,7 +1,7 @@
-"""Columns that are renamed, dropped and widened: what of a table follows, and what keeps it from being done. Pure.
+"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure.
 
-What a table's properties say of a column follows it in the same record. What rows lie by cannot be changed: the type of
-a key, and the columns of partitions, whose names stand in the lake's partitioning.
+A table's properties follow a column in the same record. Rows are laid out by the type of a key, and by the columns of
+partitions, whose names stand in the lake's partitioning: these cannot be changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Changes of columns that are there, each by the name that it has before all of them."""
+    """Changes of existing columns, each by its name before all of the changes."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     widened: Mapping[str, pa.DataType] = field(default_factory=dict)
     sizes: Mapping[str, TextSize] = field(default_factory=dict)
-    """Of widened columns those that are texts of a length then."""
+    """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
 
     def __bool__(self) -> bool:
         return bool(self.renamed or self.dropped or self.widened)
 
     @classmethod
     def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
-        """Raises `InvalidOptionError` for what is no mapping or list of names, `SchemaMismatchError` for no type."""
+        """Check and combine the changes. Raises `InvalidOptionError` for a wrong mapping or list of names,
+        `SchemaMismatchError` for an unknown type.
+        """
         for name, given in (("rename_columns", renamed), ("widen_columns", widened)):
             if not isinstance(given, Mapping | None) or not all(isinstance(column, str) for column in given or ()):
                 raise InvalidOptionError(f"{name} is {given!r}, expected a mapping of column names")
@@ -72,10 +74,10 @@ def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
 def changed_columns(
     changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
 ) -> tuple[TableSchema, dict[str, str]]:
-    """The schema and the properties afterwards.
+    """Return the schema and the properties after ``changes``.
 
-    Raises `SchemaMismatchError` for an unknown column, a name that is taken or cannot be, a type that is not wider, and
-    where no column would be left; `InvalidOptionError` for a column whose role does not let it be changed so.
+    Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
+    and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
     """
     _require_allowed(changes, schema, partition_by, properties)
     after = with_types(schema, changes.widened, changes.sizes)
@@ -121,7 +123,7 @@ def _refuse(column: str, what: str, roles: Sequence[tuple[str, set[str], str]], 
 def _followed(
     properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], gone: set[str]
 ) -> dict[str, str]:
-    """The properties with the columns' new names, and without columns that are gone."""
+    """Return the properties with the columns' new names, without dropped columns."""
 
     def now(name: str) -> str | None:
         found = schema.find(name)
@@ -151,7 +153,7 @@ def _listed(text: str, now: Callable[[str], str | None]) -> str:
 
 
 def refuse_partition_names(names: Sequence[str], bucket_keys: Sequence[str]) -> None:
-    """The lake table's partition by bucket has a name, which was chosen so that no column had it.
+    """Refuse the name of the lake table's partition by bucket, which was chosen to be unlike those of columns.
 
     ``bucket_keys`` are all names that the bucket key ever had. Raises `SchemaMismatchError`.
     """

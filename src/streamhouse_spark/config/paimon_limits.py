@@ -1,4 +1,4 @@
-"""What columns of a table must be so that Paimon can hold it, and find its rows again. Pure."""
+"""Requirements on a table's columns, so that Paimon can hold the table and find its rows again. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-"""From the year 1 to 9999, since 1970: what Paimon's Python library can say."""
+"""Range of timestamps from the year 1 to 9999, as microseconds since 1970: the range of Paimon's Python library."""
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
-"""What says which of them are null is then in the first word that is hashed."""
+"""Limit of the bucket key's columns: their null flags then fit into the first word that is hashed."""
 
 
 def check_paimon_keys(table: str, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
-    """Refuse keys that files of a Paimon lake could not say. Raises `SchemaMismatchError` naming the column."""
+    """Refuse keys that files of a Paimon lake cannot express. Raises `SchemaMismatchError` naming the column."""
     for name, column in zip(names, columns, strict=True):
         if pa.types.is_date32(column.type):
             bounds, ticks = _DAYS, pa.int32()
@@ -41,8 +41,8 @@ def check_paimon_keys(table: str, names: Sequence[str], columns: Sequence[pa.Arr
 def check_paimon_columns(
     schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str], primary_key: Sequence[str] = ()
 ) -> None:
-    """Raises `SchemaMismatchError` for a name that is Paimon's own, `InvalidOptionError` for a column that cannot have
-    its role.
+    """Check the columns. Raises `SchemaMismatchError` for a name that is Paimon's own, `InvalidOptionError` for a
+    column that cannot have its role.
     """
     for name in schema.names:
         if is_of_paimon(name):
@@ -67,7 +67,7 @@ def check_paimon_columns(
 
 
 def _check_partition_column(name: str, arrow: pa.DataType) -> None:
-    """The values name folders, and readers of other languages have to make the same names of them."""
+    """Refuse types of partition columns whose values readers of other languages would turn into other folder names."""
     is_type = pa.types
     if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
         raise InvalidOptionError(
@@ -77,7 +77,9 @@ def _check_partition_column(name: str, arrow: pa.DataType) -> None:
 
 
 def _check_key_column(name: str, arrow: pa.DataType) -> None:
-    """Paimon's readers tell keys apart where there is one here: -0.0 and 0.0, and NaN in Python."""
+    """Refuse types of key columns whose values Paimon's readers tell apart and this table does not: -0.0 and 0.0, and
+    NaN in Python.
+    """
     if pa.types.is_floating(arrow):
         raise InvalidOptionError(
             f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values Paimon's libraries tell "

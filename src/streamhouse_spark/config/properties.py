@@ -29,7 +29,7 @@ LakeFormat = Literal["iceberg", "paimon"]
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The properties of a table, typed; what the user does not set has the default named here."""
+    """The properties of a table, typed, with defaults for those that are not set."""
 
     bucket_num: int = 1
     """``bucket.num``: how many buckets the log has. Fixed at creation."""
@@ -64,7 +64,7 @@ class TableProperties:
     """``table.datalake.adopted``: the newest snapshot of the lake table that the table was made of, or ``empty``.
     Set by adopting it."""
     comment: str | None = None
-    """``comment``: what the table is for, in the user's words."""
+    """``comment``: a description of the table in the user's words."""
     primary_key: tuple[str, ...] = ()
     """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
     auto_partition: AutoPartition | None = None
@@ -75,14 +75,14 @@ class TableProperties:
 PRIMARY_KEY: Final = "primary.key"
 ADOPTED: Final = "table.datalake.adopted"
 NOTHING_ADOPTED: Final = "empty"
-"""Its value where the lake table had no snapshot."""
+"""Its value if the lake table had no snapshot."""
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
 CHANGELOG_IMAGE: Final = "table.changelog.image"
 INSERT_EXISTING: Final = "table.merge-into.insert-existing"
 FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
-"""How a column of a table with ``table.merge-engine`` ``aggregation`` is aggregated."""
+"""The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
 
 FIXED_PROPERTIES: Final = frozenset(
     {
@@ -96,7 +96,8 @@ FIXED_PROPERTIES: Final = frozenset(
         CHANGELOG_IMAGE,
     }
 )
-"""What cannot change after creation, because data already lies by it; what `FIELD` matches cannot either."""
+"""Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
+either."""
 
 _KNOWN: Final = (
     "bucket.num",
@@ -131,11 +132,11 @@ def parse_properties(
     schema: TableSchema,
     partition_by: Sequence[str] = (),
 ) -> TableProperties:
-    """The typed properties of a table with this schema and these partition columns.
+    """Parse the properties of a table with this schema and these partition columns.
 
-    What only tables with a primary key have is read by `streamhouse_spark.kv.keyed_properties`; without ``primary.key``
-    it is refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), a value that cannot
-    be, a column that cannot have the role it is given, and a value that looks like a credential.
+    Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.keyed_properties`; without
+    ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), an
+    impossible value, a column that cannot have its role, and a value that looks like a credential.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -198,7 +199,7 @@ def is_keyed_property(name: str) -> bool:
 
 
 def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
-    """The column that buckets a table with a primary key where nothing is said: the key's first that can.
+    """Return the default bucket key of a table with a primary key: the key's first column that can be one.
 
     Partition columns are passed over: within a partition they would put all rows into one bucket.
     """
@@ -209,7 +210,7 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 
 def check_property_name(name: str) -> None:
-    """Refuse what is no property of a table. Raises `InvalidOptionError`."""
+    """Refuse a name that is no property of a table. Raises `InvalidOptionError`."""
     if name in _KNOWN or is_keyed_property(name):
         return
     near = values.nearest(name, _KNOWN)
@@ -222,9 +223,9 @@ def altered_properties(
     set_values: Mapping[str, str],
     unset: Iterable[str] = (),
 ) -> dict[str, str]:
-    """The property texts after an ALTER. Raises `InvalidOptionError` where a fixed property would change.
+    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
-    The result is yet to be checked by `parse_properties`.
+    The caller checks the result by `parse_properties`.
     """
     changed = {**current, **set_values}
     for name in unset:
@@ -240,7 +241,7 @@ def altered_properties(
 
 
 def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
-    """The partition columns under the schema's spelling of their names.
+    """Return the partition columns in the schema's spelling.
 
     Raises `InvalidOptionError` for a nested or repeated column, or where no other column is left;
     `SchemaMismatchError` for an unknown one.

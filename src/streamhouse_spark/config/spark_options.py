@@ -25,7 +25,7 @@ Mode = Literal["read", "readStream", "write", "writeStream"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name as users write it, where it may be used, and what it means."""
+    """One option: its name as users write it, its uses and its meaning."""
 
     name: str
     modes: tuple[Mode, ...]
@@ -136,12 +136,12 @@ _FOREIGN: Final = {
     "read.optimized": "the suffix $lake behind the table name",
     "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
 }
-"""Options of other connectors, in lower case, and what to use instead."""
+"""Options of other connectors, in lower case, and their names here."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to start or end: a word for all buckets, or an offset for some of them."""
+    """A start or end: a word for all buckets, or an offset for some of them."""
 
     kind: Literal["full", "earliest", "latest", "offsets"]
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class ReadOptions:
     """First commit time, inclusive. Overrides ``starting_offsets``."""
     ending_offsets: OffsetSpec = LATEST
     ending_timestamp_ms: int | None = None
-    """Commit time to end before, exclusive. Overrides ``ending_offsets``."""
+    """Commit time at which to end, exclusive. Overrides ``ending_offsets``."""
     as_of_lake_snapshot: int | None = None
     as_of_timestamp_ms: int | None = None
     """The last commit time, inclusive."""
@@ -173,7 +173,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """Options of a streaming read. Where to start counts only for a new query: a checkpoint overrides it."""
+    """Options of a streaming read. The start counts only for a new query: a checkpoint overrides it."""
 
     starting_offsets: OffsetSpec = FULL
     starting_timestamp_ms: int | None = None
@@ -195,7 +195,7 @@ class WriteOptions:
     """Options of a batch write."""
 
     transaction: Transaction | None = None
-    """From ``txnAppId`` and ``txnVersion``."""
+    """The transaction of ``txnAppId`` and ``txnVersion``."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
@@ -206,14 +206,14 @@ class StreamWriteOptions:
     """Options of a streaming write, whose versions are its batch ids."""
 
     app_id: str | None = None
-    """From ``txnAppId``; without it the query's id counts."""
+    """The option ``txnAppId``; without it the query's id counts."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Raises `InvalidOptionError`."""
+    """Parse the options of a batch read. Raises `InvalidOptionError`."""
     texts = _checked(options, "read")
     parsed = ReadOptions(
         starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest")),
@@ -231,7 +231,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
-    """Raises `InvalidOptionError`."""
+    """Parse the options of a streaming read. Raises `InvalidOptionError`."""
     texts = _checked(options, "readStream")
     max_bytes = texts.get("maxBytesPerTrigger")
     return StreamReadOptions(
@@ -249,7 +249,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Raises `InvalidOptionError`."""
+    """Parse the options of a batch write. Raises `InvalidOptionError`."""
     texts = _checked(options, "write")
     app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
@@ -264,7 +264,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:
-    """Raises `InvalidOptionError`."""
+    """Parse the options of a streaming write. Raises `InvalidOptionError`."""
     texts = _checked(options, "writeStream")
     return StreamWriteOptions(
         _identity(texts, "txnAppId"),
@@ -275,7 +275,7 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """The warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
+    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
 
     Call it on the driver: executors may have another environment.
     """
@@ -289,7 +289,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
 
 
 def table_option(options: Mapping[str, str], mode: Mode) -> str:
-    """The table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
+    """Return the table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
     name = _folded(options).get("path", "").strip()
     if name:
         return name
@@ -303,7 +303,7 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """The settings among the options, such as ``s3.endpoint``. They may hold credentials: never print them."""
+    """Return the settings among the options, such as ``s3.endpoint``. They may hold credentials: never print them."""
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 
@@ -312,7 +312,7 @@ def _folded(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
-    """The texts of the options under their own spelling, all of them known and usable in this mode."""
+    """Return the options under their own spelling, all of them known and usable in this mode."""
     texts: dict[str, str] = {}
     for given, value in options.items():
         folded = given.lower()
@@ -409,7 +409,7 @@ def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """One of some words, the first by default; without regard to case."""
+    """Return the one of ``words`` that is given, the first by default; without regard to case."""
     text = texts.get(name, words[0])
     found = [word for word in words if word.lower() == text.strip().lower()]
     return found[0] if found else values.reject(name, text, " or ".join(words))

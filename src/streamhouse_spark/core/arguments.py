@@ -1,8 +1,9 @@
-"""Arguments of the wrong kind are refused before a public method begins, by what its parameters say that they are.
+"""Checks of arguments: those of the wrong kind are refused before a public method begins, by the annotations of its
+parameters.
 
 A parameter's annotation is the promise. Kinds that every module would have to check in the same way are checked here
-alone: flags, whole numbers, durations, texts, lists of texts and mappings. What only a method knows, such as that a
-column exists or which rows fit, it checks itself.
+alone: flags, whole numbers, durations, texts, lists of texts and mappings. Checks that only a method can make, such as
+whether a column exists or rows fit, are its own.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[str, object], None]
 _INT64_MAX = 2**63 - 1
 _WAIT_MS_MAX = 10**12
-"""Thirty years: a system cannot wait much longer."""
+"""Thirty years: the system calls cannot wait much longer."""
 
 
 def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
-    """For a class: its own public methods are `checked`; ``names`` are parameters that name a database or table.
+    """Decorate a class: its own public methods are `checked`; ``names`` are parameters that name a database or table.
 
-    Methods of ``unless`` look at their arguments themselves, because they take a few microseconds.
+    Methods of ``unless`` check their arguments themselves, because a call takes a few microseconds.
     """
 
     def wrapped(kind: _Type) -> _Type:
@@ -41,10 +42,10 @@ def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = (
 
 
 def checked(function: _Function, *, names: Collection[str] = ()) -> _Function:
-    """The function, which raises before it begins for an argument that is not of the kind of its parameter.
+    """Return the function with a check of its arguments: one of the wrong kind raises before the function begins.
 
-    `InvalidNameError` for parameters of ``names``, `InvalidOptionError` for all others. None is right where the
-    annotation says so, or where it is the default.
+    `InvalidNameError` for parameters of ``names``, `InvalidOptionError` for all others. None passes where the
+    annotation has it, or where it is the default.
     """
     parameters = inspect.signature(function).parameters.values()
     checks = {p.name: check for p in parameters if (check := _check_of(p, names)) is not None}
@@ -68,13 +69,15 @@ def checked(function: _Function, *, names: Collection[str] = ()) -> _Function:
 
 
 def require_part(name: str, value: object, expected: str, attribute: str) -> None:
-    """Raises `InvalidOptionError` for what has not this attribute: of others' types, which need not be there to ask."""
+    """Raise `InvalidOptionError` for a value without ``attribute``. It serves types of optional packages, which need
+    not be installed.
+    """
     if isinstance(value, type) or not hasattr(value, attribute):
         _refuse(name, value, expected)
 
 
 def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
-    """Raises `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
+    """Raise `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
     for key, value in (given or {}).items():
         if not isinstance(key, str) or not _is_unicode(key):
             _refuse(f"a key of {name}", key, "a text")
@@ -128,7 +131,7 @@ def _name(name: str, value: object) -> None:
 
 
 def _texts(name: str, value: object) -> None:
-    """A container; what is in it is looked at where it is used, with the columns or properties that there are."""
+    """Require a container. Its elements are checked where they are used, against the table's columns or properties."""
     if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
         _refuse(name, value, "a list of names")
 
@@ -147,7 +150,7 @@ def _any(name: str, value: object) -> None:
 
 
 _BITS_MAX = 1024
-"""No column holds more, and Python does not show much longer numbers."""
+"""No column holds larger numbers, and Python does not print much larger ones."""
 
 
 def _small(value: object) -> float:

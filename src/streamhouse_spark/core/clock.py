@@ -63,7 +63,9 @@ class World:
     ids: Ids = field(default_factory=SystemIds)
 
     def wait_to_retry(self, attempt: int) -> None:
-        """Sleep before the attempt of this number: not before 0, then longer each time, and as long as nobody else."""
+        """Sleep before try number ``attempt``: not before 0, then for longer each time, with a random part so that
+        processes spread.
+        """
         if attempt:
             wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
             self.clock.sleep_ms(wait_ms * (0.5 + self.ids.jitter()))

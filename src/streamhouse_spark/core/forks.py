@@ -1,9 +1,9 @@
-"""What a fork leaves in the child: locks that nobody holds, and identities of its own. The only maker of locks.
+"""Forks of the process: a child gets free locks, and identities of its own. The only maker of locks.
 
 A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in it for
-ever. So all locks and events of the package are made here, and are free in a child, unless the thread that forked
-holds them itself. What they guard was perhaps being changed: it is such that each step leaves something right, or its
-owner `renews` it in the child. What must not be shared with a child at all (LMDB) is `put away` before the fork.
+ever. So all locks and events of the package are made here, and are free in a child, unless the thread that forked holds
+them itself. The guarded values were perhaps being changed: either each step leaves them right, or their owner `renews`
+them in the child. Things that must not be shared with a child at all (LMDB) are `put away` before the fork.
 
 A child also has copies of all open files, and a lock of a file is held until the last copy is closed: a child would
 wait for ever for one that another thread held, and so would everybody else. So files to be locked are opened here too.
@@ -23,19 +23,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Renewed(Protocol):
-    """Has what a child must not take over from its parent: connections, identities, what is under way."""
+    """An owner of things that a child must not inherit: connections, identities, work under way."""
 
     def renew_in_child(self) -> None: ...
 
 
 class PutAway(Protocol):
-    """Holds what must not be open while the process forks."""
+    """An owner of things that must not be open while the process forks."""
 
     def before_fork(self) -> None:
-        """Close it, and let nobody open it until `after_fork`."""
+        """Close them, and let nobody open them until `after_fork`."""
 
     def after_fork(self) -> None:
-        """In the parent and in the child."""
+        """Allow opening again, in the parent and in the child."""
 
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -45,25 +45,25 @@ _put_away: weakref.WeakSet[Any] = weakref.WeakSet()
 _waiting: list[PutAway] = []
 _one_fork = threading.RLock()
 _lock_files: dict[int, int] = {}
-"""The thread of each open file that `open_lock_file` gave."""
+"""The thread of each open file that `open_lock_file` returned."""
 _one_descriptor = threading.RLock()
 """A fork sees a file open and noted, or neither."""
 
 
 def new_lock() -> threading.RLock:
-    """A reentrant lock that is free in a child, unless the thread that forks holds it."""
+    """Make a reentrant lock that is free in a child, unless the forking thread holds it."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
 
 
 def new_condition() -> threading.Condition:
-    """A condition with such a lock; in a child nobody waits for it."""
+    """Make a condition with such a lock; in a child nobody waits for it."""
     return threading.Condition(new_lock())
 
 
 def new_event() -> threading.Event:
-    """An event that can be asked and set in a child, whatever other threads did with it at the fork."""
+    """Make an event that works in a child, whatever other threads did with it at the fork."""
     event = threading.Event()
     _events.add(event)
     return event
@@ -80,7 +80,7 @@ def put_away_for_forks(owner: PutAway) -> None:
 
 
 def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
-    """Open a file, made if absent, that this thread locks; no child of another thread gets it. Raises `OSError`."""
+    """Open a file for this thread to lock, made if absent; no child of another thread gets it. Raises `OSError`."""
     with _one_descriptor:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         _lock_files[file] = threading.get_ident()
@@ -88,20 +88,20 @@ def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
 
 
 def share_lock_file(file: int) -> None:
-    """Let children have it from now on, with the lock that is on it."""
+    """Let children have the file from now on, with its lock."""
     with _one_descriptor:
         _lock_files.pop(file, None)
 
 
 def close_lock_file(file: int) -> None:
-    """Close it; its lock is free. Raises `OSError`."""
+    """Close the file; its lock becomes free. Raises `OSError`."""
     with _one_descriptor:
         _lock_files.pop(file, None)
         os.close(file)
 
 
 class cached_property(functools.cached_property[T_co]):  # noqa: N801 - as its base, whose place it takes
-    """As `functools.cached_property`, without the lock of Python 3.11's.
+    """A `functools.cached_property` without the lock of Python 3.11's.
 
     That lock is one for all objects of a class, is held while a value is worked out, and stays locked in a child. Here
     two threads may both work a value out, and get the same object.
@@ -126,7 +126,7 @@ def _before() -> None:
     for owner in list(_put_away):
         owner.before_fork()
         _waiting.append(owner)
-    _one_descriptor.acquire()  # last: nobody who has it waits for anything
+    _one_descriptor.acquire()  # last: a holder of it waits for nothing
 
 
 def _after_in_parent() -> None:

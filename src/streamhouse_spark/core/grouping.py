@@ -8,14 +8,16 @@ import pyarrow as pa
 
 
 def distinct(rows: pa.Table) -> pa.Table:
-    """Each row once, in no order."""
+    """Return each row once, in no order."""
     numbers = _numbers(rows)
     found = _numbered(rows).group_by(numbers, use_threads=False).aggregate([])
     return found.select(numbers).rename_columns(rows.column_names)
 
 
 def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """For each group of equal values of some columns the sums of all others: these columns, then the sums."""
+    """Return for each group of equal values in the columns ``by`` the sums of all others: these columns, then
+    the sums.
+    """
     others = [name for name in rows.column_names if name not in by]
     chosen = rows.select([*by, *others])
     keys, summed = (_numbers(chosen)[: len(by)], _numbers(chosen)[len(by) :])
@@ -24,7 +26,7 @@ def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
 
 
 def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """The rows sorted by some columns, ascending, null last."""
+    """Sort the rows by the columns ``by``, ascending, null last."""
     keys = [(str(rows.column_names.index(name)), "ascending") for name in by]
     return _numbered(rows).sort_by(keys).rename_columns(rows.column_names)
 

@@ -9,7 +9,7 @@ from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
-    """Also a `ValueError`: whoever reads ranges from files takes it for damage."""
+    """Two numbers that are not a range of offsets. Also a `ValueError`, so that readers of files take it for damage."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,6 +37,7 @@ class OffsetRange:
         return self.end > self.start
 
     def intersect(self, other: OffsetRange) -> OffsetRange:
+        """Return the offsets that both ranges have, which may be none."""
         start = max(self.start, other.start)
         return OffsetRange(start, max(start, min(self.end, other.end)))
 
@@ -45,7 +46,7 @@ class OffsetRange:
 
 
 class BucketOffsets(Mapping[int, OffsetRange]):
-    """Bucket → half-open `OffsetRange`. What `append` returns: the offsets that the rows got.
+    """Bucket → half-open `OffsetRange`. `append` returns the offsets that the rows got.
 
     Buckets that got no row are absent. `num_rows` is the total.
     """
@@ -101,7 +102,7 @@ class TableName:
         return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
 
     def require_table(self, doing: str) -> TablePath:
-        """The path, refused when the name has a suffix, because suffixed names are read-only."""
+        """Return the path, and refuse a name with a suffix: suffixed names are read-only."""
         if self.suffix is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
@@ -111,12 +112,13 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """What a streaming query knows of the batch whose number is the version of its transaction."""
+    """The facts that a streaming query knows of the batch whose number is the version of its transaction."""
 
     fingerprint: str | None = None
-    """Of what the query's checkpoint planned for the number; None where the checkpoint cannot be read from here."""
+    """Fingerprint of the offsets that the query's checkpoint planned for the number; None if the checkpoint cannot be
+    read from here."""
     is_each_recorded: bool = False
-    """The query stores every batch, also one without rows: numbers that are missing are rows that are missing."""
+    """Whether the query stores every batch, also one without rows: then a missing number means missing rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class Transaction:
     batch: StreamBatch | None = None
 
     def __post_init__(self) -> None:
-        """Raises `InvalidOptionError` for what a record could not keep, or later versions not be compared with."""
+        """Raise `InvalidOptionError` for a transaction that a record could not keep, or later versions not be compared
+        with.
+        """
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
                 raise InvalidOptionError(
@@ -150,7 +154,7 @@ class Transaction:
 
 
 def check_transaction(value: object) -> None:
-    """Raises `InvalidOptionError` for what is no transaction."""
+    """Return the value as a transaction. Raises `InvalidOptionError` for any other value."""
     if not isinstance(value, Transaction | None):
         raise InvalidOptionError(f"transaction is {shown(value)}, expected a Transaction(app_id, version) or None")
 

@@ -1,4 +1,4 @@
-"""Doing the same to many files at once, where each waits for storage."""
+"""The same work on many files at once, where each waits for storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """The results in the order of the items; the first error ends it."""
+    """Return the results in the order of the items; the first error ends the work."""
     if len(items) < 2:
         yield from map(work, items)
         return

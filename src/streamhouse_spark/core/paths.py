@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
 
 
 def parse_database(text: object) -> str:
-    """A checked database name in lower case. Raises `InvalidNameError`."""
+    """Return the database name in lower case. Raises `InvalidNameError`."""
     name = _checked_name(text, "database")
     if name in RESERVED_DATABASES:
         raise InvalidNameError(f"database name {text!r} is reserved for the warehouse's own folders; choose another")
@@ -49,7 +49,7 @@ def parse_database(text: object) -> str:
 
 
 def parse_table_name(text: object) -> TableName:
-    """``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
+    """Parse ``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
     if not isinstance(text, str) or not text:
         raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
     base, dollar, suffix = text.partition("$")
@@ -151,13 +151,13 @@ def manifest_key(table_uuid: str, manifest_uuid: str) -> str:
 
 
 def parse_number(key: str) -> int | None:
-    """The number that a commit, checkpoint or floor key ends with; None for any other key."""
+    """Return the number that a commit, checkpoint or floor key ends with; None for any other key."""
     match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
 def parse_numbers(keys: Iterable[str]) -> list[int]:
-    """`parse_number` of those that have one, ascending."""
+    """Return the numbers of those keys that have one, ascending."""
     return sorted(number for number in map(parse_number, keys) if number is not None)
 
 
@@ -166,7 +166,8 @@ def tiering_claim_key(table_uuid: str) -> str:
 
 
 def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:
-    """Where a table's lake table lies: ``lake/<database>/<table>``, with a short uuid where that place is taken.
+    """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short uuid if that is
+    taken.
 
     Paimon's catalogs of files look for databases in folders that end with ``.db``.
     """
@@ -175,7 +176,7 @@ def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format:
 
 
 def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake_format: str) -> str:
-    """Where the lake table lies that takes the place of ``number`` others of the same table."""
+    """Return the location of the lake table that replaces ``number`` former ones of the same table."""
     return _lake_key(path, f"{path.table}-{table_uuid[:8]}-{number}", lake_format)
 
 

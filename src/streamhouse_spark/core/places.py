@@ -1,4 +1,4 @@
-"""Where a warehouse lies, as a location: one place can be written in several ways, and a moved one has another.
+"""Locations of warehouses: one location can be written in several ways, and a moved warehouse has another.
 
 A *location* is an absolute path of this machine or a URL, as lake metadata and ``streamhouse.json`` say it.
 """
@@ -13,19 +13,19 @@ _S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
 
 
 def plain_location(location: str) -> str:
-    """The location in one spelling: local files as a path, S3 as ``s3://``."""
+    """Return the location in one spelling: local files as a path, S3 as ``s3://``."""
     if location.startswith("/"):
         return location
     return _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1)
 
 
 def plain_root(url: str) -> str:
-    """The root of a warehouse in one spelling, without a slash at its end."""
+    """Return the root of a warehouse in one spelling, without a slash at its end."""
     return plain_location(url).rstrip("/")
 
 
 def rebased(location: str, recorded_root: str, opened_root: str) -> str:
-    """The location below the root that was opened, if it lies below the one that was recorded; else the location.
+    """Return the location below the opened root if it lies below the recorded one, else the location itself.
 
     Both roots are spelled as `plain_root` does it.
     """
@@ -38,21 +38,21 @@ def _is_below(plain: str, root: str) -> bool:
 
 
 def recorded_root(location: str, key: str) -> str | None:
-    """The root of the warehouse that ``key`` lay in when its location was written; None if that is elsewhere."""
+    """Return the root of the warehouse that ``key`` lay in when its location was written; None if that is elsewhere."""
     plain = plain_root(location)
     return plain.removesuffix(f"/{key}") if plain.endswith(f"/{key}") else None
 
 
 def is_same_place(first: str, second: str) -> bool:
-    """Whether two roots are one place. Of local directories the file system is asked, so that a symbolic link, or a
-    mount seen by this process, is no other place.
+    """Whether two roots are the same. For local directories the file system is asked, so that a symbolic link, or a
+    mount that this process sees, makes no difference.
     """
     first, second = plain_root(first), plain_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
 
 
 def same_directory_above(path: str, root: str) -> str | None:
-    """The nearest directory above a local path that is ``root`` by another name; None where none is."""
+    """Return the nearest directory above a local path that is ``root`` by another name; None if there is none."""
     return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
 
 

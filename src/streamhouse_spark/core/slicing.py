@@ -1,5 +1,6 @@
 """Rows in slices whose bytes are bounded. An Arrow array of texts has 32-bit offsets, so it holds 2 GiB at most; a
-chunked one holds any amount. Whatever gathers rows of a batch goes through here, so that no array comes near that.
+chunked one holds any amount. All code that gathers rows of a batch goes through here, so that no array comes near the
+limit.
 
 A slice has one row at least, so a row may be larger than a slice; it is never larger than `ROW_BYTES_MAX`, which is
 checked where rows come in. Two such rows beside each other, as before and after an update, still fit into an array.
@@ -16,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SLICE_BYTES_MAX = 256 << 20
-"""Rows that are gathered into one array. Tests make it small."""
+"""Bytes of rows that are gathered into one array. Tests make it small."""
 ROW_BYTES_MAX = 512 << 20
-"""A row, over all its columns."""
+"""Bytes of a row, over all its columns."""
 KEY_ROWS_BYTES_MAX = 1 << 30
-"""All rows that one batch has of one primary key, with the row that is there."""
+"""Bytes of all rows that one batch has of one primary key, with the stored row."""
 KEYS_BYTES_MAX = 1 << 30
-"""The primary keys that one batch has for one bucket."""
+"""Bytes of the primary keys that one batch has for one bucket."""
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
@@ -30,7 +31,9 @@ Places = npt.NDArray[np.int64]
 
 
 def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
-    """Ranges of adjacent rows of at most ``bytes_max`` together, `SLICE_BYTES_MAX` by default, or of one row."""
+    """Cut rows into ranges of adjacent ones of at most ``bytes_max`` together, `SLICE_BYTES_MAX` by default, or of one
+    row.
+    """
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     ends = np.cumsum(sizes)
     start, done = 0, 0
@@ -41,7 +44,7 @@ def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]
 
 
 def row_bytes(column: Column) -> Sizes:
-    """About how many bytes each value has, whatever its type: never fewer than those that it needs in an array."""
+    """Estimate the bytes of each value, whatever its type: never fewer than it needs in an array."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
     found: Sizes = np.maximum(_value_bytes(column), 1)
@@ -49,12 +52,12 @@ def row_bytes(column: Column) -> Sizes:
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
-    """`row_bytes` over all columns."""
+    """Return `row_bytes` over all columns."""
     return sum((row_bytes(column) for column in rows.columns), start=np.zeros(rows.num_rows, np.int64))
 
 
 def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
-    """The rows in `cuts`, without a copy; small tables as they are."""
+    """Return the rows in `cuts`, without a copy; small tables as they are."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     if rows.nbytes <= limit:
         yield rows
@@ -64,27 +67,30 @@ def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
 
 
 def pieces(array: pa.Array) -> list[pa.Array]:
-    """A column as it was given, in slices that may be cast to a type with 32-bit offsets; small ones as they are."""
+    """Return a column, as it was given, in slices that may be cast to a type with 32-bit offsets; small ones as they
+    are.
+    """
     if are_small(array, SLICE_BYTES_MAX):
         return [array]
     return [array.slice(start, end - start) for start, end in cuts(row_bytes(array))] or [array]
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """False where a column, as it was given, may be larger; told without a look at each value."""
+    """Whether a column, as it was given, surely fits, decided without a look at each value."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
 def compacted(rows: pa.Table) -> pa.Table:
-    """The same rows in few chunks."""
+    """Return the same rows in few chunks."""
     parts = [part.combine_chunks() for part in slices(rows)]
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
 
 def taken(column: Column, places: Places, *, distinct: bool = False) -> Column:
-    """The values at some places, null for -1, in one array where they fit and else in chunks of `SLICE_BYTES_MAX`.
+    """Take the values at the indexes ``places``, null for -1, in one array if they fit, else in chunks of
+    `SLICE_BYTES_MAX`.
 
-    ``distinct`` places spare a look at each value.
+    ``distinct`` indexes avoid a look at each value.
     """
     if _fits(column, places, distinct=distinct):
         return one_array(column).take(_as_indices(places))
@@ -96,13 +102,13 @@ def taken(column: Column, places: Places, *, distinct: bool = False) -> Column:
 
 
 def taken_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.Table:
-    """`taken` of each column."""
+    """Take rows: `taken` of each column."""
     columns = [taken(column, places, distinct=distinct) for column in rows.columns]
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 def one_array(column: Column) -> pa.Array:
-    """The whole column, which is no larger than a few slices, as one array."""
+    """Return the whole column, which is no larger than a few slices, as one array."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -111,14 +117,14 @@ def one_array(column: Column) -> pa.Array:
 
 
 def small_array(column: pa.ChunkedArray) -> Column:
-    """One array where the column fits into a slice, and else few chunks."""
+    """Return one array if the column fits into a slice, else few chunks."""
     if column.num_chunks == 1 or column.nbytes <= SLICE_BYTES_MAX:
         return one_array(column)
     return compacted(pa.table([column], names=["column"])).column(0)
 
 
 def chunked(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
-    """Several columns as one, without a copy."""
+    """Join columns into one, without a copy."""
     found: list[pa.Array] = []
     for part in parts:
         found += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
@@ -126,7 +132,7 @@ def chunked(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
 
 
 def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """`cuts` of values that are bytes already."""
+    """Return `cuts` of values that are bytes already."""
     return cuts(value_lengths(values))
 
 
@@ -135,7 +141,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
-    """Whether the result is one small array, told without a look at each value where that can be."""
+    """Whether the result is one small array, decided if possible without a look at each value."""
     if not _is_variable(column.type):
         return True
     if column.nbytes > SLICE_BYTES_MAX:
@@ -151,7 +157,7 @@ def _as_indices(places: Places) -> pa.Array:
 
 
 def _gathered(chunks: Sequence[pa.Array], firsts: Places, places: Places, data_type: pa.DataType) -> pa.Array:
-    """The values at the places: taken from each chunk, then brought into order."""
+    """Return the values at the indexes: taken from each chunk, then brought into order."""
     owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
     order = np.argsort(owners, kind="stable")
     found, starts = np.unique(owners[order], return_index=True)
@@ -201,7 +207,7 @@ def _value_bytes(array: pa.Array) -> Sizes:
 
 
 def _sums(inner: Sizes, counts: Sizes) -> Sizes:
-    """The bytes of lists with so many elements each, given those of the elements."""
+    """Return the bytes of lists with these numbers of elements, given the bytes of the elements."""
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
     ends = np.cumsum(counts)
     found: Sizes = until[ends] - until[ends - counts] + 4

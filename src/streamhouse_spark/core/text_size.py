@@ -1,8 +1,8 @@
-"""CHAR(n) and VARCHAR(n): texts of a column that have a length. Pure, over Arrow columns.
+"""CHAR(n) and VARCHAR(n): texts of a column with a length. Pure, over Arrow columns.
 
-They are stored as texts, in the lake too. What is written is brought to its length as in Spark's own tables: what is
-longer loses blanks at its end, and is an error where that is not enough; of CHAR what is shorter gets blanks. Lengths
-are of characters (code points).
+They are stored as texts, in the lake too. Written texts are brought to their length as in Spark's own tables: longer
+ones lose blanks at their end, and are an error if that is not enough; shorter ones of CHAR get blanks. Lengths are of
+characters (code points).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class TextSize:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """The size that a type's name says; None for every other type, and for a length that cannot be."""
+        """Parse the size in a type's name; None for every other type, and for an impossible length."""
         found = _NAME.fullmatch(name)
         if found is None or not 1 <= int(found["length"]) <= LENGTH_MAX:
             return None
         return cls("varchar" if found["varchar"] else "char", int(found["length"]))
 
     def holds(self, other: TextSize | None) -> bool:
-        """Whether texts of another size are of this one as they are."""
+        """Whether texts of the size ``other`` have this size unchanged."""
         if other is None:
             return False
         return other == self or (self.kind == "varchar" and other.length <= self.length)
 
     def fitted(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The texts in their length; the very same where each has it. Raises `TextTooLongError`."""
+        """Return the texts in their length; the same object if each has it. Raises `TextTooLongError`."""
         lengths = pc.utf8_length(texts)
         if pc.any(pc.greater(lengths, self.length)).as_py():
             found = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
@@ -56,12 +56,12 @@ class TextSize:
         return texts
 
     def fitted_text(self, text: str) -> str:
-        """As `fitted`, of one text."""
+        """Return one text in its length, as `fitted` does."""
         return cast("str", self.fitted(pa.chunked_array([[text]], pa.string()))[0].as_py())
 
 
 class TextTooLongError(ValueError):
-    """A text is longer than its column is wide, without the blanks at its end. The caller names the column."""
+    """A text is longer than its column, without the blanks at its end. The caller names the column."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"the text in row {row} is too long")

@@ -1,7 +1,7 @@
-"""Text → values, for options and table properties.
+"""Parsers of texts for options and table properties.
 
-Every function takes the name that the user wrote, so that its `InvalidOptionError` can say which one is wrong, what was
-found and what was expected.
+Every function takes the name that the user wrote, so that its `InvalidOptionError` can name it, beside the found and
+the expected value.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def parse_int(name: str, text: str, *, minimum: int, maximum: int = _INT64_MAX) 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """A duration such as ``3min``, ``7d``, ``500ms`` or ``30 s``, in milliseconds; a bare number is milliseconds."""
+    """Parse a duration such as ``3min``, ``7d``, ``500ms`` or ``30 s`` to milliseconds; a bare number is
+    milliseconds.
+    """
     value = _with_unit(text, _DURATION_MS)
     if value is None:
         reject(name, text, "a duration such as 500ms, 30s, 3min, 12h or 7d")
@@ -71,7 +73,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def parse_size_bytes(name: str, text: str) -> int:
-    """A size such as ``64mb`` or ``1g``, in bytes (of 1024); a bare number is bytes. At least 1."""
+    """Parse a size such as ``64mb`` or ``1g`` to bytes (of 1024); a bare number is bytes. At least 1."""
     value = _with_unit(text, _SIZE_BYTES)
     if not value:
         reject(name, text, "a size above zero such as 1048576, 512kb, 64mb or 1gb")
@@ -79,10 +81,10 @@ def parse_size_bytes(name: str, text: str) -> int:
 
 
 def parse_timestamp_ms(name: str, text: str, *, round_up: bool) -> int:
-    """A moment, as milliseconds since 1970-01-01 UTC: a number of them, or ISO-8601 with a zone.
+    """Parse a moment to milliseconds since 1970-01-01 UTC: a number of them, or ISO-8601 with a zone.
 
-    Commit times are whole milliseconds. ``round_up`` says which neighbour a finer moment means: up for the bounds of
-    a half-open range, down for "as of".
+    Commit times are whole milliseconds. ``round_up`` chooses the neighbour of a finer moment: up for the bounds of a
+    half-open range, down for "as of".
     """
     stripped = text.strip()
     if re.fullmatch(r"-?[0-9]{1,18}", stripped):
@@ -102,7 +104,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, without the blanks around them. Empty text is no name.
+    """Parse names separated by commas, without the blanks around them. Empty text is no name.
 
     A name in backticks may hold commas and blanks; a backtick in it is doubled.
     """
@@ -111,7 +113,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """The text that `parse_names` reads back as these names."""
+    """Join names to a text that `parse_names` reads back."""
     return ", ".join(f"`{name.replace('`', '``')}`" if _NEEDS_QUOTES.search(name) else name for name in names)
 
 
@@ -127,14 +129,14 @@ def looks_like_secret(name: str, value: str) -> bool:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant, without regard to case."""
+    """Return the known name that was probably meant, without regard to case."""
     folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return folded[near[0]] if near else None
 
 
 def reject(name: str, text: str, expected: str) -> NoReturn:
-    """Raise the error of a value that is none."""
+    """Raise the error for a wrong value."""
     shown = "***" if looks_like_secret(name, text) else repr(text[:100])
     raise InvalidOptionError(f"{name} is {shown}, expected {expected}")
 

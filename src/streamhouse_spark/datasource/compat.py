@@ -1,4 +1,4 @@
-"""What differs between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError.
+"""Differences between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError.
 
 Admission control and ``Trigger.AvailableNow`` for Python sources came with 4.2. On 4.1 Spark asks for the latest offset
 without arguments and would read everything at once, so rate limits are refused there, not ignored.
@@ -29,7 +29,7 @@ HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
 if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
 
     class SupportsTriggerAvailableNow(ABC):
-        """Stands in where PySpark has no such class: Spark then runs AvailableNow as one batch."""
+        """A stand-in for PySpark's missing class: Spark then runs AvailableNow as one batch."""
 
         @abstractmethod
         def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802 - Spark's name
@@ -49,19 +49,19 @@ __all__ = [
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark wants of every batch of a read with this schema."""
+    """Return the Arrow schema that Spark wants of every batch of a read with this schema."""
     if spark_version() >= (4, 2):
         return arrow_types.to_arrow_schema(schema, timezone="UTC")
     return arrow_types.to_arrow_schema(schema)
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """The Spark schema of canonical Arrow columns; timestamps without zone are ``timestamp_ntz``."""
+    """Return the Spark schema of canonical Arrow columns; timestamps without zone are ``timestamp_ntz``."""
     return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def refuse_limits_without_admission_control(**limits: int | None) -> None:
-    """Raises `InvalidOptionError` for a rate limit that this PySpark cannot keep."""
+    """Raise `InvalidOptionError` for a rate limit that this PySpark cannot keep."""
     given = [name for name, value in limits.items() if value is not None]
     if given and not HAS_ADMISSION_CONTROL:
         raise InvalidOptionError(
@@ -71,7 +71,7 @@ def refuse_limits_without_admission_control(**limits: int | None) -> None:
 
 
 def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
-    """Spark's read limit object for our options. Only where `HAS_ADMISSION_CONTROL`."""
+    """Return Spark's read limit object for the options. Only with `HAS_ADMISSION_CONTROL`."""
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
     if max_rows is not None:
@@ -80,7 +80,7 @@ def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
 
 
 def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None) -> tuple[int | None, int | None]:
-    """The limits of one micro-batch from what Spark hands over and from our options; (None, None) is everything.
+    """Return the limits of one micro-batch from Spark's limit and from the options; (None, None) is everything.
 
     Spark hands over one limit; with both options set the other one still counts, unless everything was asked for.
     """

@@ -1,4 +1,4 @@
-"""The warehouse that a call with a Spark session is about."""
+"""The warehouse of a call with a Spark session."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CATALOG = "spark.sql.catalog.streamhouse."
 def session_connection(
     spark: SparkSession, warehouse: str | None, settings: Mapping[str, str] | None = None
 ) -> Connection:
-    """``warehouse``, else that of the environment, else that of the session's catalog ``streamhouse``.
+    """Connect to ``warehouse``, else to that of the environment, else to that of the session's catalog ``streamhouse``.
 
-    The last comes with the settings that the catalog has; ``settings`` count before them. Raises `InvalidOptionError`
-    where there is none.
+    The last comes with the settings of the catalog; ``settings`` override them. Raises `InvalidOptionError` if there is
+    none.
     """
     given = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):

@@ -1,4 +1,4 @@
-"""The data source ``streamhouse``: what Spark calls.
+"""The data source ``streamhouse``: the methods that Spark calls.
 
 Spark calls these methods by the names of their parameters too, so the names are part of the interface.
 """
@@ -169,7 +169,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             self._require_same(self._connection().table(name))
 
     def _require_same(self, table: Table) -> None:
-        """Through the catalog, a query is about the table that was loaded, not about another one of its name."""
+        """Require that a query of the catalog is about the table that was loaded, not about another one of its name."""
         uuid = self.options.get(UUID_OPTION)
         if uuid is not None and uuid != table.uuid:
             raise TableNotFoundError(
@@ -179,7 +179,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
 
 def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
-    """A target and the state that it was made by: other queries of this process read the same table on."""
+    """Return a target and the state that it was made by: other queries of this process may refresh the same table."""
     while True:
         state, target = table.state, make()
         if table.state is state:
@@ -187,7 +187,9 @@ def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableSt
 
 
 def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:
-    """Spark asks for the schema without saying whether the read is a stream; options that only streams have tell."""
+    """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
+    tell.
+    """
     try:
         return batch_target(table, suffix, parse_read_options(given))
     except InvalidOptionError as error:
@@ -198,5 +200,5 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that a user gave."""
+    """Return the options that a user gave."""
     return {name.lower(): value for name, value in options.items() if not is_internal(name)}

@@ -1,4 +1,4 @@
-"""Between our columns and Spark's: what a name offers, what ``.schema(…)`` asks of it, batches as Spark wants them.
+"""Conversion between the table's columns and Spark's: the schema of a name, the columns of ``.schema(…)``, and batches.
 
 Spark compares the schema of the first batch with its own and trusts all others, so every batch is built in exactly
 Spark's schema here.
@@ -23,11 +23,11 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16
 _EXISTING_METADATA = "EXISTS_DEFAULT"
-"""Where Spark keeps what a column is in files that lack it, as SQL."""
+"""The key under which Spark keeps a column's value for files that lack it, as SQL."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """Columns of any Arrow types as Spark can have them."""
+    """Return columns of any Arrow types in types that Spark has."""
     return pa.schema(
         [
             pa.field(
@@ -39,10 +39,10 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool = False) -> StructType:
-    """What a read without ``.schema(…)`` gives, with the table's comments.
+    """Return the schema of a read without ``.schema(…)``, with the table's comments.
 
-    With ``defaults`` as SQL declares it: also with what Spark fills in where a statement leaves a column out (in files
-    that lack a column it is null), and with the lengths of texts.
+    With ``defaults`` it is the one that SQL declares: it also has the values that Spark fills in for columns that a
+    statement leaves out (in files that lack a column it is null), and the lengths of texts.
     """
     offered = compat.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
@@ -58,7 +58,7 @@ def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool =
 
 
 def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
-    """The JSON of a ``StructType`` without defaults, and the defaults of its columns, in SQL."""
+    """Return the JSON of a ``StructType`` without defaults, and the defaults of its columns, in SQL."""
     struct = json.loads(schema)
     defaults = {}
     for field in struct["fields"]:
@@ -71,10 +71,10 @@ def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
 
 
 def requested_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
-    """The columns of ``available``, in the order of Spark's schema.
+    """Return the columns of ``available``, in the order of Spark's schema.
 
     A user's own schema picks columns; it can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
-    column, another type, or NOT NULL where null can be.
+    column, another type, or NOT NULL for a nullable column.
     """
     by_folded_name = {field.name.casefold(): field for field in available}
     columns = []
@@ -98,7 +98,7 @@ def requested_columns(requested: StructType, available: pa.Schema, name: str) ->
 
 
 def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
-    """``$binlog`` without what a DataFrame that was made earlier does not have in its rows before and after."""
+    """Return the schema of ``$binlog`` without columns that an earlier DataFrame lacks in its rows before and after."""
     asked = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
     row = available.field("after").type
     if not isinstance(asked, StructType) or not {f.name for f in row}.issuperset(asked.names):
@@ -108,7 +108,7 @@ def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
 
 
 class SparkShape:
-    """Gives batches exactly the schema that Spark expects, and a size that suits Spark."""
+    """Brings batches into exactly the schema that Spark expects, and a size that suits Spark."""
 
     def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:
         self._schema = compat.arrow_schema_of(schema)
@@ -117,7 +117,7 @@ class SparkShape:
         self._name = name
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows in batches of 16k to 64k rows, as far as there are so many."""
+        """Return the same rows in batches of 16k to 64k rows, as far as there are so many."""
         pending: list[pa.RecordBatch] = []
         pending_rows = 0
         for batch in batches:

@@ -1,7 +1,7 @@
 """Tiering on Spark: the tasks of a round run on the executors, the round itself is decided on the driver.
 
 Works with a classic session and with Spark Connect, without a shuffle. Only files whose description came back are
-committed; what a failed or repeated attempt of a task wrote is an orphan of the lake's cleaning.
+committed; files of a failed or repeated attempt of a task are orphans for the lake's cleaning.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
 
 
 def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
-    """Runs the tasks of a round as one Spark job, one Spark task each."""
+    """Return a function that runs the tasks of a round as one Spark job, one Spark task each."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         if not tasks:

@@ -1,7 +1,7 @@
-"""Errors that leave the data source: Spark's text shows one line of ours, the traceback goes to the worker's log.
+"""Errors that leave the data source: Spark's text shows one line of the error, the traceback goes to the worker's log.
 
-Spark puts the traceback of what a worker raises into the text of its own error, unless that worker's environment says
-that it is hidden. Spark ends a worker that raised, so what is set here counts for one error and for no code of others.
+Spark puts the traceback of a worker's error into the text of its own error, unless that worker's environment hides it.
+Spark ends a worker that raised, so a change of the environment here counts for one error and for no code of others.
 Errors that are not a `StreamhouseError` are defects: they keep their traceback.
 """
 
@@ -26,10 +26,11 @@ _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
 
 
 class OneLineErrors:
-    """The boundary around the public methods of each subclass, and around the rows that they give."""
+    """The boundary around the public methods of each subclass, and around the rows that they return."""
 
     keeps_traceback = False
-    """Batch reads and writes of the catalog: it shows the line itself, and has Spark's text with this as the cause."""
+    """Whether errors keep their traceback, as for batch reads and writes of the catalog: it shows the line itself, and
+    has Spark's text with this as the cause."""
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -38,7 +39,7 @@ class OneLineErrors:
                 setattr(cls, name, _bounded(method))
 
     def told_as(self, source: OneLineErrors) -> Self:
-        """Itself, from now on with or without the traceback as ``source``."""
+        """Set whether errors keep their traceback, as for ``source``, and return this object."""
         self.keeps_traceback = source.keeps_traceback
         return self
 
@@ -76,9 +77,9 @@ def _is_worker() -> bool:
 
 
 class RefusedStream(OneLineErrors, DataSourceStreamReader):
-    """Stands for a stream that cannot be: whatever Spark asks of it first raises the error.
+    """A stand-in for an impossible stream: its first use raises the error.
 
-    Where ``streamReader`` raises, Spark stops a reader that is not there, and its text is about that.
+    If ``streamReader`` raises, Spark stops a reader that does not exist, and its text is about that.
     """
 
     def __init__(self, error: StreamhouseError) -> None:
@@ -97,4 +98,4 @@ class RefusedStream(OneLineErrors, DataSourceStreamReader):
         raise self._error
 
     def stop(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: nothing was begun."""

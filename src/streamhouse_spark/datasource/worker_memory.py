@@ -1,4 +1,4 @@
-"""What a reused Python worker of Spark need not look through again and again."""
+"""Exclusion of loaded modules from garbage collection in a reused Python worker of Spark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _num_modules = 0
 
 
 def spare_modules() -> None:
-    """Take what is loaded out of garbage collection, in a worker process of Spark's only.
+    """Take all loaded objects out of garbage collection, in a worker process of Spark's only.
 
-    Its daemon collects garbage after each request before it takes the next one: 70 ms with our modules, about three
-    times what a call of the catalog needs. Done again only when modules were loaded since.
+    Its daemon collects garbage after each request before it takes the next one: 70 ms with this package's modules,
+    about three times the duration of a call of the catalog. Done again only when modules were loaded since.
     """
     global _num_modules  # noqa: PLW0603 - a process has one garbage collector
     if len(sys.modules) == _num_modules or not _is_worker():

@@ -1,4 +1,4 @@
-"""Which Python the workers of a local Spark run: the one that asks for the session, where nobody said another.
+"""The Python of a local Spark's workers: the one that asks for the session, unless another was named.
 
 Spark starts ``python3`` of the PATH otherwise, which is another one where a script runs by a virtual environment that
 was not activated. It takes the name from the environment of its JVM, so it has to be there before that begins.
@@ -15,13 +15,13 @@ WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
 _WORKER_OPTION: Final = "spark.pyspark.python"
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit started this process, which chose its Python and master already."""
+"""Set if spark-submit started this process, which chose its Python and master already."""
 _LINE: Final = re.compile(r"\s*(?P<name>[^\s=:#]+)\s*[\s=:]\s*(?P<value>.*?)\s*")
 
 
 def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
-    """Name it in the environment, for a session with these options: nothing is changed where workers were given another
-    Python, where the master is not on this machine alone, and in what spark-submit started.
+    """Name the executable in the environment, for a session with these options. Nothing is changed if workers were
+    given another Python, if the master is not on this machine alone, and in a process that spark-submit started.
 
     A master that is named to the builder later is not seen.
     """
@@ -40,7 +40,7 @@ def _master(said: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 
 def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Spark's file of defaults says; nothing where there is none."""
+    """Return the settings in Spark's file of defaults; none if there is no file."""
     home = environ.get("SPARK_HOME")
     folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
     if folder is None:

@@ -1,4 +1,4 @@
-"""The demo's own warehouse: made anew for each run, and never in the place of anything else."""
+"""The demo's own warehouse: made anew for each run, and never in place of anything else."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})
 
 
 def new_demo_table(location: str, settings: Mapping[str, str], freshness: str) -> tuple[Warehouse, Table]:
-    """A fresh warehouse with the table of flights.
+    """Make a fresh warehouse with the table of flights.
 
-    A warehouse at ``location`` is removed where it holds nothing but an earlier demo. Raises `InvalidOptionError` where
-    it holds anything else.
+    A warehouse at ``location`` is removed if it holds nothing but an earlier demo. Raises `InvalidOptionError` if it
+    holds anything else.
     """
     warehouse = Warehouse(location, settings)
     _remove_earlier_demo(warehouse)

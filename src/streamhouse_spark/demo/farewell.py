@@ -1,4 +1,4 @@
-"""What the demo leaves behind: where everything lies, and commands to try, ready to be copied."""
+"""The end of the demo: the locations of its files, and commands to try, ready to be copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Suggestion:
 
 
 def places(table: Table) -> dict[str, str]:
-    """What lies where."""
+    """Return the locations by name."""
     root = table.storage.url
     return {
         "warehouse": root,
@@ -30,7 +30,7 @@ def places(table: Table) -> dict[str, str]:
 
 
 def suggestions(table: Table) -> list[Suggestion]:
-    """Five things to try; every command runs as it is."""
+    """Return five things to try; every command runs unchanged."""
     streamhouse, python = own_commands()
     root = table.storage.url
     at = f"{streamhouse} -w {shlex.quote(root)}"
@@ -59,7 +59,7 @@ def suggestions(table: Table) -> list[Suggestion]:
 
 
 def own_commands() -> tuple[str, str]:
-    """How to call the command line and Python here: by name where the PATH leads to them, else by their path."""
+    """Return the calls of the command line and Python here: by name if they are on the PATH, else by their path."""
     here = Path(sys.executable).parent / "streamhouse"
     on_path = shutil.which("streamhouse")
     if on_path is not None and Path(on_path).parent == here.parent:

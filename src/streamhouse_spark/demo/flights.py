@@ -20,7 +20,7 @@ PARTITION_BY: Final = ("origin",)
 BUCKET_KEY: Final = "tailnum"
 NUM_BUCKETS: Final = 4
 KEY_COLUMNS: Final = ("time_hour", "carrier", "flight")
-"""These tell every flight from every other one."""
+"""Columns that tell every flight from every other one."""
 DDL: Final = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
     arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT,
@@ -31,9 +31,9 @@ _ROW_GROUP_ROWS: Final = 10_000
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """All flights that left New York in 2013, or the first ``limit`` of them, ordered by scheduled departure.
+    """Load all flights that left New York in 2013, or the first ``limit`` of them, ordered by scheduled departure.
 
-    Raises `MissingExtraError` where the package is not installed.
+    Raises `MissingExtraError` if the package is not installed.
     """
     schema = TableSchema.of(DDL).arrow
     # The package itself is not imported: it needs pandas and setuptools, its data does not.
@@ -57,7 +57,7 @@ def _data_file() -> Path:
 
 
 def write_chunks(flights: pa.Table, folder: Path, count: int) -> Iterator[Path]:
-    """The flights as ``count`` Parquet files of about the same size, in order."""
+    """Write the flights as ``count`` Parquet files of about the same size, in order."""
     rows = max(1, -(-flights.num_rows // count))
     for position, start in enumerate(range(0, flights.num_rows, rows)):
         path = folder / f"flights-{position:05d}.parquet"

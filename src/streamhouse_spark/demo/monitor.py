@@ -1,4 +1,4 @@
-"""What the demo observes while rows stream in: the buckets, and real queries whose answers are checked at once."""
+"""Observations while rows stream into the demo: the buckets, and real queries whose answers are checked at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class QueryResult:
 
 @dataclass(slots=True)
 class Observed:
-    """All that the view shows. Written by one thread, read by another; every field is replaced as a whole."""
+    """The values of the view. Written by one thread, read by another; every field is replaced as a whole."""
 
     buckets: tuple[BucketLine, ...] = ()
     lake_snapshots: int = 0
@@ -78,7 +78,7 @@ class QueryLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the query under way. Raises what made one fail."""
+        """Wait for the query under way. Raises the error of a failed one."""
         self._stop.set()
         self._thread.join()
         self.check()
@@ -109,6 +109,6 @@ class QueryLoop:
 
 
 def count_rows(spark: SparkSession, location: str, name: str) -> int:
-    """A new read: a DataFrame keeps the state of its first use."""
+    """Count rows by a new read: a DataFrame keeps the state of its first use."""
     reader = spark.read.schema("distance INT").format("streamhouse").option("warehouse", location)
     return int(reader.load(name).count())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def installed_readers() -> dict[str, Callable[[str], pa.Table]]:
-    """Name → a function from the path of an Iceberg table to all of its rows."""
+    """Return name → a function from the path of an Iceberg table to all of its rows."""
     readers: dict[str, Callable[[str], pa.Table]] = {"pyiceberg": read_with_pyiceberg}
     if _duckdb_is_ready():
         readers["DuckDB"] = read_with_duckdb
@@ -48,7 +48,7 @@ def _duckdb_is_ready() -> bool:
 
 
 def _load_extension(connection: Any) -> None:
-    """Load what is installed; nothing is downloaded."""
+    """Load an installed extension; nothing is downloaded."""
     try:
         extensions = importlib.import_module("duckdb_extensions")
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The demo's proofs: what was written is what can be read, everywhere, row by row."""
+"""The demo's proofs: the rows that were written can be read, everywhere, one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS: Final = {
     "sum of arr_delay": "sum(arr_delay)",
     "checksum of keys": f"sum(CAST(xxhash64({', '.join(KEY_COLUMNS)}) AS DECIMAL(38, 0)))",
 }
-"""What Spark is asked of the source and of the table: name → SQL."""
+"""Queries that Spark runs on the source and on the table: name → SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def prove_equal_facts(claim: str, found: Mapping[str, Any], source: Mapping[str,
 
 
 def prove_same_rows(claim: str, found: pa.Table, source: pa.Table) -> Proof:
-    """Every row and every column, without regard to order."""
+    """Prove that both have the same rows in every column, without regard to order."""
     if found.num_rows != source.num_rows:
         return Proof(claim, holds=False, detail=f"{found.num_rows:,} rows, expected {source.num_rows:,}")
     ordered, expected = in_order(found, source.schema), in_order(source, source.schema)
@@ -61,7 +61,7 @@ def in_order(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def prove_queries(observed: Observed) -> Proof:
-    """While rows streamed in and were moved, each query saw all that was committed before it, and nothing twice."""
+    """Prove that each query saw all rows committed before it, and none twice, while rows streamed in and were moved."""
     wrong = "; ".join(
         f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
     )

@@ -37,7 +37,7 @@ _LOOK_EVERY_MS: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the flights take to stream in, and how fresh the lake is kept meanwhile."""
+    """The time in which the flights stream in, and the freshness of the lake meanwhile."""
 
     duration_s: float
     freshness: str
@@ -102,7 +102,7 @@ class Demo:
 
     @contextmanager
     def _tiering(self) -> Iterator[None]:
-        """The tiering service, on a thread of this driver."""
+        """Run the tiering service, on a thread of this driver."""
         service = TieringService(self.spark, self.location, [TABLE], settings=self.settings)
         thread = threading.Thread(target=service.run, name="tiering", daemon=True)
         thread.start()

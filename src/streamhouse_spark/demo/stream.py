@@ -37,7 +37,7 @@ class FlightStream:
         self._waiting = folder / "waiting"
         self.source.mkdir()
         self._waiting.mkdir()
-        # One file a trigger, more or less: what arrives meanwhile goes into the next micro-batch.
+        # One file a trigger, more or less: files that arrive meanwhile go into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = new_event()
         self._failure: OSError | None = None
@@ -51,7 +51,7 @@ class FlightStream:
 
     @property
     def batches(self) -> int:
-        """Micro-batches that are done."""
+        """Number of finished micro-batches."""
         progress = self._query.lastProgress if self._query is not None else None
         return 0 if progress is None else int(progress["batchId"]) + 1
 
@@ -68,14 +68,14 @@ class FlightStream:
         self._feeder.start()
 
     def check(self) -> None:
-        """Raises `StreamhouseError` with what made the stream fail."""
+        """Raise `StreamhouseError` with the error of a failed stream."""
         failure = self._failure or self._query.exception()
         if failure is not None:
             first_line = str(failure).strip().partition("\n")[0]
             raise StreamhouseError(f"the stream of flights ended: {first_line}", condition="DEMO_FAILED") from failure
 
     def finish(self) -> None:
-        """Wait until all that was released is written, then stop."""
+        """Wait until all released flights are written, then stop."""
         self._feeder.join()
         self.check()
         self._query.processAllAvailable()
@@ -93,7 +93,9 @@ class FlightStream:
             self._failure = error
 
     def _feed(self) -> None:
-        """One file, and the rest at an even pace once it is in the table: until then Spark is only warming up."""
+        """Release one file, and the rest at an even pace once it is in the table: until then Spark is only
+        warming up.
+        """
         self._release(self._files[0])
         while self._query.lastProgress is None and self._query.isActive:
             if self._stop.wait(0.1):

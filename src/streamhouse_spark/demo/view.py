@@ -1,4 +1,4 @@
-"""How the demo looks: a live board on a terminal, plain lines elsewhere."""
+"""The display of the demo: a live board on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Board:
 
 
 class View(Protocol):
-    """Where the demo shows what it does."""
+    """The display of the demo's steps."""
 
     def say(self, text: str) -> None:
-        """A step."""
+        """Show a step."""
 
     def show_proof(self, proof: Proof) -> None: ...
 
     def streaming(self) -> AbstractContextManager[BoardView]:
-        """The part of the demo in which rows stream in."""
+        """Wrap the part of the demo in which rows stream in."""
 
 
 class BoardView(Protocol):
@@ -60,7 +60,7 @@ class BoardView(Protocol):
 
 
 class TextView:
-    """Plain lines, or a live board where the console is a terminal."""
+    """Plain lines, or a live board if the console is a terminal."""
 
     def __init__(self, clock: Clock, console: Console | None = None) -> None:
         is_terminal = sys.stdout.isatty()
@@ -133,7 +133,7 @@ def answered(result: QueryResult | None) -> str:
 
 
 def drawn(board: Board) -> Group:
-    """The board as a terminal shows it."""
+    """Return the board as a terminal shows it."""
     buckets = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("bucket", "log end", "tiered to the lake", "lag"):
         buckets.add_column(name, justify="right")

@@ -6,7 +6,7 @@ import enum
 
 
 class ChangeType(enum.IntEnum):
-    """How a changelog stores what happened to a row. The numbers are the format."""
+    """The kinds of changes in a changelog. The numbers are the stored format."""
 
     INSERT = 0
     UPDATE_BEFORE = 1

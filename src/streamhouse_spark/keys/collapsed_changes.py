@@ -1,4 +1,4 @@
-"""A range of a changelog as what it makes of its keys: what a union read lays over older rows. Pure.
+"""A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure.
 
 The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and `Tail.rows`.
 Memory is bounded by the range, not by the bucket.
@@ -27,9 +27,9 @@ Numbers = npt.NDArray[np.uint64]
 @dataclass(frozen=True, slots=True)
 class Tail:
     keys: KeySet
-    """Every key that the range changes."""
+    """Every key that the range changes, ascending."""
     rows: pa.Table
-    """The rows that it leaves there, without the change column."""
+    """The rows that the range leaves for these keys, without the change column."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,10 +39,10 @@ class Tail:
     def of(
         cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int], *, sort: bool = False
     ) -> Tail:
-        """The changes in the order of the log: the change column first, then the columns of ``schema``.
+        """Collapse changes in the order of the log: the change column first, then the columns of ``schema``.
 
-        ``key_places`` say where the primary key stands in the schema. The rows are in the order of their last changes,
-        which costs least; with ``sort`` they are in the order of their keys.
+        ``key_places`` are the indexes of the primary key's columns in the schema. The rows are in the order of their
+        last changes, which costs least; with ``sort`` they are in the order of their keys.
         """
         batches = list(changes)
         if not batches:
@@ -62,10 +62,10 @@ class Tail:
 
 
 class KeySet:
-    """Keys of `streamhouse_spark.keys.key_codec`, to ask whether rows have one of them."""
+    """A set of keys of `streamhouse_spark.keys.key_codec`, for membership tests of rows."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """``keys`` ascend."""
+        """Take the keys, ascending."""
         self._keys = keys
         self._numbers = as_numbers(keys)
 
@@ -77,18 +77,20 @@ class KeySet:
         return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
 
     def reaches(self, low: bytes, high: bytes) -> bool:
-        """Whether a key lies between two beginnings of keys, those that begin with ``high`` included."""
+        """Whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
     def _near(self, keys: pa.BinaryArray) -> tuple[int, pa.BinaryArray]:
-        """The keys of the set from the least to the greatest of these, so that few are hashed; where they begin."""
+        """Return the set's keys from the least to the greatest of ``keys``, so that few are hashed, and the index of
+        the first.
+        """
         bounds = pc.min_max(keys).as_py()
         first, length = _span(self._keys, bounds["min"], bounds["max"])
         return first, self._keys.slice(first, length)
 
     def holds(self, keys: pa.BinaryArray) -> Bools:
-        """For each of these keys whether it is one of the set."""
+        """Return whether each of ``keys`` is in the set."""
         if not len(self._keys) or not len(keys):
             return np.zeros(len(keys), np.bool_)
         numbers = None if self._numbers is None else as_numbers(keys)
@@ -98,14 +100,14 @@ class KeySet:
         return _held(numbers, self._numbers)
 
     def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
-        """`holds` of the keys that these columns make, without nulls."""
+        """Do the same as `holds` for the keys of these columns, without nulls."""
         numbers = None if self._numbers is None else key_numbers(columns)
         if self._numbers is None or numbers is None:
             return self.holds(encode_keys(columns))
         return _held(numbers, self._numbers)
 
     def find(self, columns: Sequence[pa.Array]) -> tuple[Bools, npt.NDArray[np.int64]]:
-        """As `holds_keys_of`, and for those keys that are in the set where they stand there."""
+        """Do the same as `holds_keys_of`, and return the index in the set of each key that is there."""
         held = self.holds_keys_of(columns)
         if not held.any():
             return held, np.zeros(0, np.int64)
@@ -119,7 +121,7 @@ class KeySet:
 
 
 def _held(numbers: Numbers, wanted: Numbers) -> Bools:
-    """Which of the numbers are among others, which ascend, each once."""
+    """Return which of ``numbers`` are among the ascending, distinct ones of the set."""
     if not len(numbers):
         return np.zeros(0, np.bool_)
     if len(numbers) > len(wanted) and (numbers[1:] >= numbers[:-1]).all():
@@ -137,7 +139,7 @@ def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
 
 
 def _marked(numbers: Numbers, wanted: Numbers) -> Bools:
-    """Which of many ascending numbers are among a few."""
+    """Return which of many ascending numbers are among a few."""
     wanted = wanted[np.searchsorted(wanted, numbers[0]) : np.searchsorted(wanted, numbers[-1], side="right")]
     first = np.searchsorted(numbers, wanted, side="left")
     found = np.zeros(len(numbers), np.bool_)
@@ -150,7 +152,7 @@ def _marked(numbers: Numbers, wanted: Numbers) -> Bools:
 
 
 def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
-    """Where the ascending keys from ``low`` to ``high``, both included, begin, and how many they are."""
+    """Return the index of the first of the ascending keys from ``low`` to ``high``, both included, and their number."""
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())
     return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first

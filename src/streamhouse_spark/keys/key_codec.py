@@ -1,4 +1,4 @@
-"""Primary keys as bytes whose order is the order of the keys: what a KV tablet is sorted by.
+"""Primary keys as bytes that sort as the keys do: the sort keys of KV tablets.
 
 Each column is written so that bytes compare as its values do: integers, dates, timestamps and decimals big endian with
 the sign bit flipped; floats so that negative ones come before positive ones and NaN behind all; strings and binaries
@@ -28,14 +28,14 @@ _END = b"\x00\x00"
 
 
 def is_key_type(data_type: pa.DataType) -> bool:
-    """Whether values of the type can be (part of) a primary key: every scalar type can."""
+    """Whether values of the type can be a primary key, or a part of one: those of every scalar type can."""
     return _is_bytes(data_type) or _width(data_type) is not None
 
 
 def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
-    """The key of each row. Columns have no nulls and the same length.
+    """Encode the key of each row. Columns have no nulls and the same length.
 
-    A key of a few columns only is the prefix of all keys that begin with these values.
+    The encoding of the first columns of a key is the prefix of all keys that begin with these values.
     """
     parts: list[Any] = []
     fixed: list[npt.NDArray[np.uint8]] = []
@@ -50,7 +50,9 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
-    """Keys of eight bytes each as numbers of the same order, which are sorted and compared faster; None for others."""
+    """Return keys of eight bytes each as numbers of the same order, which are sorted and compared faster; None for
+    others.
+    """
     offsets = np.frombuffer(keys.buffers()[1], np.int32, keys.offset + len(keys) + 1)[keys.offset :]
     if not len(keys) or (np.diff(offsets) != 8).any():
         return None
@@ -59,7 +61,7 @@ def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
-    """`as_numbers` of the keys of some columns, where these can be had without the bytes; else None."""
+    """Return `as_numbers` of the keys of these columns if that is possible without their bytes, else None."""
     if len(columns) != 1:
         return None
     (column,) = columns
@@ -70,7 +72,7 @@ def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
 
 
 def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
-    """The keys as LMDB can hold them: at most 496 bytes."""
+    """Return the keys in the form that LMDB can hold: at most 496 bytes."""
     found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
     if found and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
         found = [_shortened(key) if len(key) > KEY_BYTES_MAX else key for key in found]
@@ -78,7 +80,7 @@ def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
 
 
 def stored_prefix(prefix: bytes) -> bytes:
-    """What all stored keys that begin with the prefix begin with; others may too where it is cut."""
+    """Return the prefix of all stored keys that begin with ``prefix``. If it is cut, others may begin with it too."""
     return prefix[:_HEAD_BYTES]
 
 
@@ -112,7 +114,7 @@ def _escaped(column: pa.Array) -> pa.BinaryArray:
 
 
 def _fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """One row of bytes for each value, in the order of the values."""
+    """Return the bytes of each value as rows of equal length, in the order of the values."""
     if pa.types.is_boolean(column.type):
         flags: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
         return flags.view(np.uint8).reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""Which of some keys are among many others, told without hashing the many: by eight bytes of each, taken once."""
+"""Membership tests of some keys among many others, without hashing the many: by eight bytes of each, taken once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ HEAD_BYTES = 8
 
 
 class KeyHeads:
-    """Many keys, each once, ascending. Of each the first bytes behind those that all have in common are a number.
+    """Many keys, each once, ascending. The first bytes of each, behind those that all have in common, are kept as a
+    number.
 
-    Keys that are asked for are compared with those of the same number only, byte by byte.
+    Keys to test are compared with those of the same number only, byte by byte.
     """
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """``keys`` are one at least."""
+        """Prepare for ascending ``keys``, at least one."""
         self._keys = keys
         self._common = _common(keys[0].as_py(), keys[len(keys) - 1].as_py())
         self._heads = _heads(keys, len(self._common))
 
     def have(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-        """Which of the keys, in any order, are among these."""
+        """Return which of ``keys``, in any order, are in the set."""
         heads = _heads(keys, len(self._common))
         lows = np.searchsorted(self._heads, heads, "left")
         found: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
@@ -36,7 +37,7 @@ class KeyHeads:
         return found
 
     def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Where the keys of these numbers, which are different ones, lie."""
+        """Return the indexes of the keys with these numbers, which are distinct."""
         lows = np.searchsorted(self._heads, heads, "left")
         counts = np.searchsorted(self._heads, heads, "right") - lows
         firsts = np.cumsum(counts) - counts
@@ -45,13 +46,15 @@ class KeyHeads:
 
 
 def _common(first: bytes, last: bytes) -> bytes:
-    """What both begin with, and so do all keys between."""
+    """Return the common beginning of the first and the last key, and so of all keys between them."""
     differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
     return first[: next(differ, min(len(first), len(last)))]
 
 
 def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
-    """Bytes behind the first ``skipped`` of each key as a number, zeros behind its end, in the order of the keys."""
+    """Return the bytes of each key behind the first ``skipped`` ones as a number, zeros behind its end, in the order of
+    the keys.
+    """
     _, offsets_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
     data = np.zeros(1, np.uint8)

@@ -1,4 +1,4 @@
-"""The rows of a batch by their key: which come first, which last, which are deletions. Pure."""
+"""The rows of a batch grouped by key: the first row of each, the last one, and deletions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Places = npt.NDArray[np.int64]
 
 
 class RowsTooLargeError(ValueError):
-    """One key's rows are more bytes than an array should hold. The caller names the table and the key."""
+    """The rows of one key are more bytes than an array should hold. The caller names the table and the key."""
 
     def __init__(self, row: int, num_bytes: int) -> None:
         super().__init__(f"the rows of the key of row {row} have {num_bytes} bytes")
@@ -30,7 +30,9 @@ class RowsTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """At most one row for each key of a batch, in the order of the keys: nulls where ``there`` is false."""
+    """The rows of a batch by key, at most one for each key, in the order of the keys: nulls where ``there`` is
+    false.
+    """
 
     columns: tuple[pa.Array, ...]
     there: Bools
@@ -46,16 +48,16 @@ class KeyedBatch:
     keys: pa.BinaryArray
     """Each key once, ascending."""
     columns: tuple[slicing.Column, ...]
-    """Arrays, but in a batch that is larger than a slice: see `pieces`."""
+    """Arrays, and chunked columns in a batch that is larger than a slice: see `pieces`."""
     deleted: Bools
-    """Which rows delete their key; of these only the key columns count."""
+    """Whether each row deletes its key; only the key columns of such rows count."""
     starts: Places
     inserted: Bools | None = None
-    """Which keys an operation inserts, so that no other row may have them; None where rows take the place of others."""
+    """Whether an operation inserts each key, so that no stored row may have it; None where rows may replace others."""
 
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
-        """``keys`` are those of `streamhouse_spark.keys.key_codec`, one for each row."""
+        """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row."""
         order, is_first = sorted_places(keys)
         starts = np.flatnonzero(is_first)
         in_order = bool((order == np.arange(len(order))).all())  # then a copy is spared
@@ -66,10 +68,10 @@ class KeyedBatch:
         return len(self.starts)
 
     def pieces(self, old_bytes: Places) -> Iterator[tuple[int, KeyedBatch]]:
-        """The batch in parts, each of whole keys and of arrays, which with the rows that are there fit into a slice.
+        """Cut the batch into parts of whole keys, each of arrays that fit into a slice together with the stored rows.
 
-        Each with the number of its first key. ``old_bytes`` is the size of the row of each key. Raises
-        `RowsTooLargeError` where those of a single key are too many for any part.
+        Each part comes with the number of its first key. ``old_bytes`` is the size of the stored row of each key.
+        Raises `RowsTooLargeError` where the rows of a single key are too many for any part.
         """
         num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
         if num_bytes <= slicing.SLICE_BYTES_MAX or not len(self):
@@ -92,7 +94,9 @@ class KeyedBatch:
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
 
     def has(self, keys: pa.BinaryArray) -> Bools:
-        """Which of some keys the batch has; its own are looked through once, however often it is asked."""
+        """Return which of ``keys`` are in the batch. The batch prepares its own keys once, however often it is
+        asked.
+        """
         if not len(self):
             return np.zeros(len(keys), np.bool_)
         mine, others = self._numbers, as_numbers(keys)
@@ -119,12 +123,12 @@ class KeyedBatch:
 
     @cached_property
     def has_deletion(self) -> Bools:
-        """Which keys the batch deletes, even where it writes them again."""
+        """Whether each key is deleted by the batch, even if a later row writes it again."""
         return np.logical_or.reduceat(self.deleted, self.starts) if len(self) else np.zeros(0, np.bool_)
 
     @cached_property
     def active(self) -> Bools:
-        """Which rows count: upserts behind the last deletion of their key."""
+        """Whether each row counts: an upsert behind the last deletion of its key."""
         if not self.deleted.any():
             return np.ones(len(self.deleted), np.bool_)
         place = np.arange(len(self.deleted))
@@ -137,7 +141,9 @@ class KeyedBatch:
 
 
 def sorted_places(keys: pa.BinaryArray) -> tuple[Places, Bools]:
-    """Places in the order of the keys, equal ones as they came, and which of them are the first of their key."""
+    """Return row indexes in the order of the keys, equal keys as they came, and which rows are the first of
+    their key.
+    """
     numbers = as_numbers(keys)
     if numbers is not None:
         order: Places = np.argsort(numbers, kind="stable")

@@ -1,6 +1,6 @@
-"""A range of a changelog as the last change of each of its keys, deletions included. Pure.
+"""The last change of each key in a range of a changelog, deletions included. Pure.
 
-It is what a lake needs whose readers merge by key: rows that go are said, not looked for.
+Lakes need it whose readers merge by key: deletions are written, rows are not searched.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class LastChanges:
     """One row a key, in the order of the keys."""
 
     rows: pa.Table
-    """Without the change column; a deletion has the row that went."""
+    """Rows without the change column; a deletion has the deleted row."""
     deleted: Bools
     places: Places
-    """Which change of the range each is, counted from its first."""
+    """Index of each change in the range, counted from its first."""
 
     @classmethod
     def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int]) -> LastChanges:
-        """The changes in the order of the log: the change column first, then the columns of ``schema``.
+        """Take the changes in the order of the log: the change column first, then the columns of ``schema``.
 
-        ``key_places`` say where the primary key stands in the schema. Memory is bounded by the range.
+        ``key_places`` are the indexes of the primary key's columns in the schema. Memory is bounded by the range.
         """
         batches = list(changes)
         if not batches:

@@ -1,8 +1,8 @@
-"""The rows that a table with a primary key begins with where it is made of a lake table.
+"""Stage the rows that a table with a primary key begins with when it is made from a lake table.
 
-Of each bucket they are a snapshot by key behind one change, the insertion of the first of them, which is trimmed at
-once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the snapshot, and
-the bucket can be truncated.
+The rows of a bucket become a snapshot by key. It stands behind one change, the insertion of the first row, which is
+trimmed at once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the
+snapshot, and the bucket can be truncated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class AdoptedBucket:
-    """The rows of one bucket, durable and named by nobody yet."""
+    """The staged rows of one bucket. They are durable, and no record names them yet."""
 
     bucket: int
     first: StagedSegment
@@ -42,7 +42,7 @@ def stage_rows(
 ) -> AdoptedBucket:
     """Write the bucket's rows in the order of their keys; they are sorted in memory.
 
-    Raises `LakeMismatchError` where a key is there more than once, or null.
+    Raises `LakeMismatchError` where a key is null or occurs more than once.
     """
     ordered = _by_key(state, rows)
     change = pa.array([int(ChangeType.INSERT)], pa.int8())
@@ -58,7 +58,9 @@ def stage_rows(
 
 
 def adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> tuple[Action, ...]:
-    """What gives a table without any change these rows; each of the buckets ends at offset 1 then."""
+    """Return the action that gives the ``adopted`` rows to a table without changes. Each of these buckets then ends at
+    offset 1.
+    """
     if not adopted:
         return ()
     placed = tuple(one.first.segment.placed(0, state.version + 1, time_ms) for one in adopted)

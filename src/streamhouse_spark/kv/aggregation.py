@@ -1,13 +1,13 @@
 """Aggregate functions of merge engine ``aggregation``: folds of a column's values, key by key. Pure and vectorised.
 
-A fold gets the values of all keys in one array, each key's together and in the order in which they count, and says what
-they make of each key. It may be given its own result again as the first value, because that is what is stored.
+A fold gets the values of all keys in one array, each key's together and in their order, and returns a value for each
+key. It may get its own result again as the first value, because results are stored.
 
 Numbers are folded as Spark does: nulls count for nothing, NaN is larger than any other number (so it is the maximum
 where there is one, and the minimum where there is nothing else), and zeros of both signs are equal. A ``sum`` or
 ``product`` of integers or decimals that does not fit into the column is ``AGGREGATE_OVERFLOW``: that write is refused,
-and what is stored stays as it is; floats become infinite instead. Products of decimals are rounded to their scale step
-by step, half up.
+and the stored value stays; floats become infinite instead. Products of decimals are rounded to their scale step by
+step, half up.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, Sche
 
 Places = npt.NDArray[np.int64]
 Fold = Callable[[pa.Array, Places, int], pa.Array]
-"""``fold(values, keys, num_keys)``: the value of each key, null for one without values. ``keys`` ascend."""
+"""``fold(values, keys, num_keys)`` returns the value of each key, null for a key without values. ``keys`` ascend."""
 
 DELIMITER: Final = ","
 
 
 def last_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """The last one, null or not."""
+    """Return the last value of each key, null or not."""
     last = np.full(num_keys, -1, np.int64)
     last[keys] = np.arange(len(keys))
     return values.take(pa.array(last, mask=last < 0))
 
 
 def first_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """The first one, null or not."""
+    """Return the first value of each key, null or not."""
     first = np.full(num_keys, -1, np.int64)
     first[keys[::-1]] = np.arange(len(keys))[::-1]
     return values.take(pa.array(first, mask=first < 0))
@@ -54,7 +54,7 @@ def ignoring_nulls(fold: Fold) -> Fold:
 
 
 def _grouped(function: str) -> Fold:
-    """A fold that Arrow has. It ignores nulls."""
+    """Return the fold that applies Arrow's aggregate ``function``. It ignores nulls."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
@@ -101,7 +101,9 @@ def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
 
 
 def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """Multiplied one by one: the n-th value of all keys at once. Decimals are rounded to their scale, half up."""
+    """Multiply the values of each key, the n-th values of all keys at once. Decimals are rounded to their scale, half
+    up.
+    """
     data_type = values.type
     if pa.types.is_floating(data_type):
         return _grouped("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
@@ -123,7 +125,9 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
 
 
 def _rounded(values: pa.Array, scale: int) -> pa.Array:
-    """To half as many digits behind the point, half away from zero. `pyarrow.compute.round` gets halves wrong here."""
+    """Round decimals to half as many digits behind the point, half away from zero. `pyarrow.compute.round` gets halves
+    wrong here.
+    """
     if not scale:
         return values
     half, whole = 5 * 10 ** (scale - 1), pa.decimal256(75, 0)
@@ -134,14 +138,14 @@ def _rounded(values: pa.Array, scale: int) -> pa.Array:
 
 
 def _typed(values: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """The same 256 bits of each value, whatever number of digits the type says."""
+    """Return the same 256 bits of each value as decimals of ``data_type``, whatever number of digits it has."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
 
 
 def _list(delimiter: str) -> Fold:
-    """The texts behind each other; nulls are left out."""
+    """Return the fold that joins texts with ``delimiter``. Nulls are left out."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         counts = np.bincount(keys, minlength=num_keys)
@@ -153,7 +157,7 @@ def _list(delimiter: str) -> Fold:
 
 
 def _bitmaps(name: str) -> Fold:
-    """The union of serialized roaring bitmaps."""
+    """Return the fold that unites serialized roaring bitmaps."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         bitmap = _bitmap_class(name)
@@ -230,7 +234,9 @@ DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
-    """The fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError`, also for a type that it cannot take."""
+    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown fold, and for a
+    type that the fold cannot take.
+    """
     if name not in _TAKES:
         raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
     takes, accepts = _TAKES[name]

@@ -1,4 +1,4 @@
-"""What a batch changes: rows of the changelog, and what they make of a tablet. Pure."""
+"""The net changes of a batch: the rows of the changelog, and the values for a tablet. Pure."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def changes_of(
     *,
     before_images: bool = True,
 ) -> Changes:
-    """What the batch makes of the rows of its keys, given by their stored values; worked out piece by piece.
+    """Compute the changes that ``batch`` makes to the rows of its keys, whose stored values are given, piece by piece.
 
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
-    `RowsTooLargeError` where rows of one key are too large, or become it.
+    `RowsTooLargeError` where the rows of one key are too large, or would become so.
     """
     found = [
         _changes_of(piece, engine, values, old_values[first : first + len(piece)], before_images=before_images)
@@ -88,7 +88,9 @@ def _changes_of(
 
 
 def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
-    """A partial update, or an aggregation, may make a row larger than each that came in."""
+    """Raise `RowsTooLargeError` where a merged row is too large: a partial update or an aggregation may make it larger
+    than each row that came in.
+    """
     if sum(column.nbytes for column in new.columns) > slicing.ROW_BYTES_MAX:
         sizes = sum((slicing.row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
         if (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
@@ -98,7 +100,7 @@ def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
 def _in_order(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
-    """The type of each row of the changelog, and its place in the old rows with the new ones behind them."""
+    """Return the type of each row of the changelog, and its index among the old rows followed by the new ones."""
     was, stays = old.there[keys], new.there[keys]
     first = np.where(was, np.where(stays, ChangeType.UPDATE_BEFORE, ChangeType.DELETE), ChangeType.INSERT)
     second = np.full(len(keys), ChangeType.UPDATE_AFTER)

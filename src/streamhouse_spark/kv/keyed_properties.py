@@ -41,7 +41,8 @@ class KeyedProperties:
     primary_key: tuple[str, ...]
     """``primary.key``: columns that are NOT NULL and of scalar types; the partition columns are among them. Fixed."""
     merge_engine: EngineName = "last_row"
-    """``table.merge-engine``: what a row makes of the one that has its key; by default it takes its place. Fixed."""
+    """``table.merge-engine``: how a row is merged with the stored row of its key; by default it replaces that row.
+    Fixed."""
     version_column: str | None = None
     """``table.merge-engine.versioned.ver-column``: the row with the larger value stays. Fixed."""
     delete_behavior: DeleteBehavior = "allow"
@@ -50,7 +51,7 @@ class KeyedProperties:
     changelog_image: ChangelogImage = "full"
     """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them. Fixed."""
     insert_existing: InsertExisting = "error"
-    """``table.merge-into.insert-existing``: what MERGE does that inserts a row under a key that is there."""
+    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts a row under an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
     is not null. Fixed."""
@@ -59,10 +60,10 @@ class KeyedProperties:
 def parse_keyed_properties(
     properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str] = ()
 ) -> KeyedProperties:
-    """The typed properties of a table that has ``primary.key``.
+    """Parse the typed properties of a table that has ``primary.key``.
 
-    Raises `InvalidOptionError` for a value that cannot be, a column that cannot have the role that it is given, and for
-    properties that contradict each other.
+    Raises `InvalidOptionError` for an impossible value, a column that cannot have its role, and properties that
+    contradict each other.
     """
     primary_key = _primary_key(properties, schema, partition_by)
     engine: EngineName = "last_row"
@@ -83,9 +84,10 @@ def parse_keyed_properties(
 
 
 def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str] | None = None) -> MergeEngine:
-    """The merge engine for writes of all columns, or of some (``targets``) and the primary key.
+    """Return the merge engine for writes of all columns, or for partial updates of the columns ``targets``.
 
-    Raises `InvalidOptionError` where the engine has no partial updates, or targets are not columns beside the key.
+    Raises `InvalidOptionError` where the engine has no partial updates, or where ``targets`` are not columns beside the
+    key.
     """
     place_of = {column.name: place for place, column in enumerate(schema.columns)}
     chosen = None if targets is None else _targets(keyed, schema, targets)

@@ -1,13 +1,13 @@
-"""Writing by key: upserts and deletes become changes against the rows that are there, and those become log.
+"""Writes by key: upserts and deletes become changes of the stored rows, and the changes are appended to the log.
 
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again. What takes long is worked out and stored before the commit's
-attempt, for which others of the process wait, and is only compared in it. Changes that other processes prepared (tasks
-of Spark, say) are added on the same condition, and worked out again here where it does not hold. Those of an operation
-that read the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: where no row changed
-that they depend on, they are right behind what was committed since, as they are; else it is a conflict. Tablets follow
-the log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+faster, the changes of that bucket are worked out again. Long work is done and stored before the commit's attempt,
+because other threads wait for the attempt; it only compares. Changes that other processes prepared (tasks of Spark,
+say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
+the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: if no row changed that they depend
+on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets follow the log:
+nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ AHEAD_MAX: Final = 3
 it, so that no other writer is faster for ever."""
 AHEAD_KEYS_MIN: Final = 4_096
 AHEAD_BYTES_MIN: Final = 256 << 10
-"""Of fewer keys and bytes the rows that are there are read, and the changes carried in the record, within moments."""
+"""Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
+record carries the changes."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +65,17 @@ class KeyedWriter:
         overwrite: bool = False,
         read: ReadBase | None = None,
     ) -> tuple[BucketOffsets, TableState]:
-        """Commit what the batches of some buckets change; the offsets of the changes, none where nothing changes.
+        """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
+        buckets only.
 
-        ``prepared`` has changes of buckets, which are exactly those that their batch makes at one place, by this
-        writer's schema and properties. Where they fit, neither the bucket's batch is asked for, so ``batches`` may make
-        what it is asked for, nor is the bucket's tablet on this host.
+        ``prepared`` has the changes of some buckets, each computed from the bucket's whole batch at one bucket
+        position, by this writer's schema and properties. Where they still fit, neither the bucket's batch nor its
+        tablet on this host is used, so ``batches`` may be lazy.
 
-        With ``overwrite`` the same record first empties the table, so that the rows that the batches make of nothing
-        are all there are. With ``read`` nothing is committed where a row changed that the operation depends on.
-        Durable and visible to everybody when this returns. With a transaction that is already stored nothing is
-        changed, and the offsets of its first commit are returned.
+        With ``overwrite`` the same record first empties the table: afterwards it has the rows of the batches alone.
+        With ``read`` nothing is committed if a row changed that the operation depends on. Durable and visible to
+        everybody when this returns. With a transaction that is already stored nothing is changed, and the offsets of
+        its first commit are returned.
 
         Raises:
             CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
@@ -90,7 +92,9 @@ class KeyedWriter:
         return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
 
     def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
-        """The rows are stored: a local disk that fails now must not look like a failure of the write."""
+        """Apply the committed changes to this host's tablets. The rows are stored: a failing local disk must not look
+        like a failed write.
+        """
         for bucket, s in staged.items():
             if s.values is None:
                 continue  # the host that needs them next replays them: this one may never hold the bucket
@@ -105,11 +109,13 @@ class KeyedWriter:
 
 
 class _StageAheadError(Exception):
-    """Much is to be staged: not while all who want to read the log wait for the commit's attempt."""
+    """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
 
 
 class _Write:
-    """One write, and what of it is staged. A large one is staged before the commit's attempt, which only compares."""
+    """One write and its staged changes. A large write is staged before the commit's attempt, which then only
+    compares.
+    """
 
     def __init__(
         self,
@@ -147,12 +153,12 @@ class _Write:
 
     @property
     def _staged_ms(self) -> int | None:
-        """Store time at which staging began of what there is; None where nothing is staged yet."""
+        """Store time at which the oldest staged changes began to be staged; None before the first."""
         own = [found.staged_ms for found in self.staged.values()]
         return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
 
     def _stage_ahead(self) -> None:
-        """Judge, and stage where it is much, while nobody waits. After a few times the attempt does it itself."""
+        """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
         if self._times_ahead >= AHEAD_MAX:
             return
         self._times_ahead += 1
@@ -174,7 +180,9 @@ class _Write:
         return truncating(state) if self._overwrite else ()
 
     def _moved(self, state: TableState, time_ms: int) -> dict[int, Place]:
-        """The buckets that nothing is staged for where they are now. Raises for a write that cannot be, or no more."""
+        """Return the buckets without staged changes for their current position. Raises for a write that is not
+        possible, or no longer.
+        """
         if state.dropped:  # also where nothing would change
             raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
         if state.schema_id != self._stager.layout.schema_id:
@@ -199,7 +207,7 @@ class _Write:
         return moved
 
     def _is_large(self, buckets: Iterable[int]) -> bool:
-        """Whether working the changes of these buckets out, or storing them, takes long."""
+        """Whether computing or storing the changes of these buckets takes long."""
         num_keys = num_bytes = 0
         for bucket in buckets:
             batch = self._batches[bucket]
@@ -222,12 +230,14 @@ class _Write:
 def _is_as_made(
     made: StagedChanges | None, seen_from: Callable[[Place], Place], state: TableState, time_ms: int
 ) -> TypeGuard[StagedChanges]:
-    """Whether changes that this process worked out are right where the bucket is now, and their file is there."""
+    """Whether changes that this process computed are right at the bucket's position, and their file still exists."""
     if made is None or made.values is None or made.at != seen_from(made.at):
         return False
     return made.is_kept(state, time_ms)
 
 
 def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:
-    """Where a bucket is, for changes that were made at one place: there, if what they depend on is as it was."""
+    """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
+    depend on are unchanged.
+    """
     return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at

@@ -1,4 +1,4 @@
-"""Merge engines: what the rows of a batch make of the rows that are there. Pure, over Arrow columns.
+"""Merge engines: how the rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
 partial update names its target columns; the others stay as they are, and have their defaults where the row is new. A
@@ -21,12 +21,13 @@ from streamhouse_spark.kv.aggregation import Fold, last_value
 
 class MergeEngine(Protocol):
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        """The rows of the batch's keys after it, given those before it."""
+        """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnwiseMerge:
-    """Each column for itself: its fold over the old value and those of the batch. The default, and ``aggregation``.
+    """Merges each column on its own: its fold over the old value and those of the batch. The default, and
+    ``aggregation``.
 
     ``targets`` are the positions of the columns that a partial update names; None stands for all.
     """
@@ -36,7 +37,7 @@ class ColumnwiseMerge:
     """Position → fold; the default is that the last value wins, null or not."""
     targets: Collection[int] | None = None
     defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    """Position → what a column that is no target has in a row that was not there; without it null."""
+    """Position → default of a column that a partial update does not name, for new rows; without one null."""
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         kept = self._kept(batch, old)
@@ -61,7 +62,7 @@ class ColumnwiseMerge:
         return values
 
     def _kept(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
-        """Which rows are there whatever the batch writes behind its deletions."""
+        """Return which rows stay, whatever the batch writes behind its deletions."""
         if not batch.has_deletion.any():
             return old.there
         others = np.zeros(len(batch), np.bool_)
@@ -72,7 +73,7 @@ class ColumnwiseMerge:
         return there
 
     def _folded(self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools) -> pa.Array:
-        """The column's fold over the values before, where the fold begins with them, and the rows that count."""
+        """Fold the column over the old values, where the fold begins with them, and the rows that count."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
             return _where(batch.has_active, _chosen_of_each(batch, values, batch.ends - 1))
@@ -86,7 +87,7 @@ class ColumnwiseMerge:
 
 @dataclass(frozen=True, slots=True)
 class FirstRowMerge:
-    """The first row of a key stays; there are no deletions."""
+    """Keeps the first row of a key; there are no deletions."""
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         return _chosen(batch, old, np.where(old.there, -1, batch.starts))
@@ -94,7 +95,7 @@ class FirstRowMerge:
 
 @dataclass(frozen=True, slots=True)
 class VersionedMerge:
-    """The row with the largest version wins, of equal ones the last; rows without version are ignored."""
+    """Keeps the row with the largest version, of equal ones the last. Rows without a version are ignored."""
 
     version_column: int
 
@@ -110,7 +111,7 @@ class VersionedMerge:
 
 
 def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
-    """The row of the batch that is named for each key, the old one for -1."""
+    """Return for each key the named row of the batch, or the old row for -1."""
     new = rows >= 0
     places = np.where(new, rows + len(batch), np.arange(len(batch)))
     columns = (
@@ -121,12 +122,12 @@ def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
 
 
 def _chosen_of_each(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
-    """A value for each key: that of the row that is named."""
+    """Return for each key the value of its named row."""
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
 def _where(there: Bools, values: pa.Array) -> pa.Array:
-    """The values, null where there is no row."""
+    """Return the values, null for absent rows."""
     return values if there.all() else values.take(pa.array(np.arange(len(values)), mask=~there))
 
 
@@ -136,6 +137,6 @@ def _valid(values: pa.Array) -> Bools:
 
 
 def _versions(values: pa.Array) -> tuple[Places, Bools]:
-    """Integers and timestamps as 64-bit integers, and which of them are known."""
+    """Return integers and timestamps as 64-bit integers, and which of them are known."""
     integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
     return integers.fill_null(0).to_numpy(), _valid(values)

@@ -1,8 +1,8 @@
 """One row of a tablet without Arrow: its key from Python values, its columns as Python values.
 
 Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`,
-`log.bucketing_iceberg` and `kv.row_codec` have for whole columns, value by value; tests compare the two. What is rare
-(other key types, nested columns) is left to them.
+`log.bucketing_iceberg` and `kv.row_codec` have for whole columns, value by value; tests compare the two. Rare cases
+(other key types, nested columns) are left to them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ _TEXT_BYTES_MAX: Final = 64
 
 
 class OneKey:
-    """Keys of integers and texts as bytes, and the bucket of a row; nothing where Arrow has to look at the values."""
+    """Encodes keys of integers and texts, and finds the bucket of a row. It declines values that only Arrow can
+    encode.
+    """
 
     def __init__(self, types: Sequence[pa.DataType], bucket_place: int | None, num_buckets: int) -> None:
-        """``bucket_place`` says where among the key's columns the bucket key stands; None for one bucket."""
+        """Prepare for key columns of ``types``. ``bucket_place`` is the index of the bucket key among them; None for
+        one bucket.
+        """
         found = [_key_encoder(data_type) for data_type in types]
         self._encoders = [encoder for encoder in found if encoder is not None]
         self._is_usable = len(self._encoders) == len(found)
@@ -42,7 +46,7 @@ class OneKey:
         self._num_buckets = num_buckets
 
     def encoded(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
-        """The stored key and the bucket; None where the values are not plainly of the columns' types."""
+        """Return the stored key and the bucket; None for values that are not plainly of the columns' types."""
         if not self._is_usable or len(values) != len(self._encoders):
             return None
         parts = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
@@ -88,7 +92,7 @@ def _text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """The hash of `streamhouse_spark.log.buckets.iceberg_hash`."""
+    """Hash bytes as `streamhouse_spark.log.buckets.iceberg_hash` does."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mixed(word)
@@ -117,7 +121,9 @@ class OneRow:
     """Reads the columns of one packed row as ``as_py`` of Arrow gives them."""
 
     def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], wanted: Sequence[str]) -> None:
-        """``names`` and ``types`` are all columns of a `RowCodec`; ``wanted`` picks and orders some of them."""
+        """Prepare for rows of a `RowCodec`, whose columns are ``names`` and ``types``. ``wanted`` picks and orders some
+        of them.
+        """
         formats = {i: code for i, t in enumerate(types) if (code := _format(t)) is not None}
         cells = [i for i in range(len(types)) if i not in formats]
         self._header = struct.Struct(
@@ -138,7 +144,7 @@ class OneRow:
         self._empty = dict.fromkeys(wanted)
 
     def read(self, data: bytes, start: int) -> dict[str, Any]:
-        """The row whose bytes begin at ``start``."""
+        """Return the row whose bytes begin at ``start``."""
         header = self._header.unpack_from(data, start)
         nulls = int.from_bytes(header[0], "little")
         row = self._empty.copy()
@@ -157,7 +163,7 @@ class OneRow:
 
 
 def _format(data_type: pa.DataType) -> str | None:
-    """What ``struct`` calls a column of fixed width."""
+    """Return the ``struct`` format of a column of fixed width."""
     if pa.types.is_boolean(data_type):
         return "?"
     if pa.types.is_decimal128(data_type):
@@ -172,7 +178,7 @@ def _format(data_type: pa.DataType) -> str | None:
 
 
 def _fixed_decoder(data_type: pa.DataType) -> Decoder | None:
-    """From what ``struct`` gives; None where that is the value."""
+    """Return the function that converts a result of ``struct``; None where the result is the value."""
     if pa.types.is_date32(data_type):
         return lambda days: dt.date.fromordinal(_EPOCH_DAY + days)
     if pa.types.is_timestamp(data_type):
@@ -200,13 +206,13 @@ def _cell_decoder(data_type: pa.DataType) -> Decoder:
 
 
 class OneValue:
-    """Reads values of a tablet that some schemas of the table wrote."""
+    """Reads values of a tablet that several schemas of the table wrote."""
 
     def __init__(self, readers: Mapping[int, OneRow]) -> None:
-        """``readers`` has the schemas whose columns are the wanted ones, by their ids."""
+        """Take the readers of the schemas that have all wanted columns, by schema id."""
         self._readers = readers
 
     def read(self, value: bytes) -> dict[str, Any] | None:
-        """The row; None where it is of another schema."""
+        """Return the row; None where another schema wrote it."""
         reader = self._readers.get(int.from_bytes(value[:4], "little"))
         return None if reader is None else reader.read(value, 4)

@@ -2,8 +2,8 @@
 
 **Commit point:** the one record that adds the deletions of all buckets. A bucket's deletions are those of the rows that
 it has where it ends, so the record adds them only where it still ends there; a bucket that moved is looked through
-again, within the commit's own attempt. So no row of the partitions is left when it is committed, whoever wrote it.
-Rows are read from this host's tablets in steps, and their deletions staged as segments: memory is bounded by one.
+again, within the commit's own attempt. So no row of the partitions is left after the commit, whoever wrote it. Rows are
+read from this host's tablets in steps, and their deletions staged as segments: memory is bounded by one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DAMAGED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Deletions:
-    """Of one bucket, right while it is at this place."""
+    """The staged deletions of one bucket, right while the bucket is at this position."""
 
     at: Place
     segments: tuple[StagedSegment, ...]
@@ -51,7 +51,7 @@ class _Deletions:
         return sum(staged.segment.num_rows for staged in self.segments)
 
     def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Whether a record at this time may add them; not where cleaning may have the files."""
+        """Whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == place_of(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
@@ -64,16 +64,16 @@ class PartitionDelete:
     storage: Storage
     world: World
     shape: Callable[[TableState], SegmentShape]
-    """How segments are written by a state."""
+    """Returns the form of segments for a state."""
     tablet_of: Callable[[int], Tablet]
-    """The tablet of a bucket on this host."""
+    """Returns the tablet of a bucket on this host."""
     chosen: PartitionMatches
 
     def run(self) -> int:
-        """Delete them; how many rows there were. All of them are gone, durably and for everybody, or none.
+        """Delete the rows and return how many there were: all of them are gone, durably and for everybody, or none.
 
         Raises `CommitConflictError` where others keep writing faster than the rows can be looked through; nothing was
-        deleted then. Else as `CommitLog.commit`.
+        deleted then. Other errors are those of `CommitLog.commit`.
         """
         staged: dict[int, _Deletions] = {}
         schema_ids: set[int] = set()
@@ -109,7 +109,7 @@ class PartitionDelete:
         )
 
     def _deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
-        """Of all rows of the partitions that the bucket has where this state says that it ends."""
+        """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
         at, staged_ms = place_of(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
             return _Deletions(at, (), staged_ms)
@@ -130,7 +130,7 @@ class PartitionDelete:
 
 
 class _Scan:
-    """Takes a bucket's rows in steps and stages the deletions of those that are chosen."""
+    """Reads a bucket's rows in steps and stages the deletions of the chosen ones."""
 
     def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
         self._delete = delete
@@ -157,7 +157,7 @@ class _Scan:
             self._stage()
 
     def finished(self) -> tuple[StagedSegment, ...]:
-        """What was staged; few deletions travel in the record."""
+        """Return the staged deletions. A few of them travel in the record."""
         size_bytes = sum(batch.nbytes for batch in self._waiting)
         share_bytes = inline_share(INLINE_BYTES_MAX, self._state.num_buckets)
         if self._waiting and not self._staged and size_bytes <= share_bytes:

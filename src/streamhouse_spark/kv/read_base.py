@@ -1,4 +1,4 @@
-"""What an operation read before it writes, and what may have happened since: UPDATE, DELETE and MERGE depend on it."""
+"""The position of each bucket that an operation read, for UPDATE, DELETE and MERGE: they depend on those rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from streamhouse_spark.log.commits.state import TableState
 READING: Final = "an UPDATE, DELETE or MERGE read the table"
 
 Scope = Callable[[TableState, pa.RecordBatch], bool]
-"""Whether an operation may have read rows such as these, which have the columns of the state's schema. False only where
-its filters leave out every one of them."""
+"""Returns whether an operation may have read rows such as these, which have the columns of the state's schema. False
+only if its filters exclude all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBase:
-    """Where each bucket began and ended in the one state that an operation read.
+    """The range of each bucket in the one state that an operation read.
 
-    Every change of a row is at an offset of its own and every truncation moves a beginning, so equal places mean equal
-    rows. Merging, tiering, trimming and new properties move neither and are no conflict. What lies between these ends
-    and newer ones is for `streamhouse_spark.kv.rebase` to judge.
+    Every change of a row has an offset of its own, and every truncation moves a beginning, so equal ranges mean equal
+    rows. Merging, tiering, trimming and new properties move neither and are no conflict. `streamhouse_spark.kv.rebase`
+    judges the changes between these ends and newer ones.
     """
 
     table_uuid: str
@@ -35,9 +35,9 @@ class ReadBase:
     """Bucket → its first offset since the table was last truncated, and its end."""
     is_strict: bool = False
     """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
-    so that what it makes of a key may depend on the rows of other keys."""
+    so that its write of a key may depend on the rows of other keys."""
     scope: Scope | None = field(default=None, compare=False)
-    """Which rows were read; None for all. It does not travel as text."""
+    """Filter of the rows that were read; None for all. It does not travel as text."""
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record of the state."""
 
@@ -47,9 +47,9 @@ class ReadBase:
         return cls(state.table_uuid, places, history=state.anchors.newest)
 
     def require_there(self, state: TableState) -> None:
-        """Raises `CommitConflictError` where ``state`` is not of the table that was read, or was truncated since.
+        """Raise `CommitConflictError` if ``state`` is of another table, or the table was truncated since it was read.
 
-        Raises `DifferentHistoryError` where it is seen to be of another history of that table.
+        Raises `DifferentHistoryError` if the state is seen to be of another history of that table.
         """
         if self.history is not None and state.anchors.relation(self.history) is Relation.OTHER:
             raise other_history(state.name, self.history, READING)
@@ -62,7 +62,7 @@ class ReadBase:
                 raise changed(state, f"bucket {bucket} ended at offset {ended} and ends at {ends}: it was put back")
 
     def require(self, state: TableState) -> None:
-        """Raises `CommitConflictError` where the rows of ``state`` are not those that were read."""
+        """Raise `CommitConflictError` if the rows of ``state`` are not those that were read."""
         self.require_there(state)
         for bucket, (_, ended) in self.buckets.items():
             if (ends := state.buckets[bucket].end) != ended:
@@ -85,7 +85,7 @@ class ReadBase:
 
 
 def changed(state: TableState, what: str) -> CommitConflictError:
-    """The conflict of an operation with what was committed since it read the table."""
+    """Return the conflict of an operation with changes that were committed after its read."""
     return CommitConflictError(
         f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
         "written, run the statement again"

@@ -1,13 +1,14 @@
-"""Whether what an operation makes of the rows that it read is still right where others committed since.
+"""Whether the writes of an operation that read the table are still right after commits by others.
 
-UPDATE, DELETE and MERGE decide about each key by that key's row, as it was in the state that they read (`ReadBase`).
-So what they write is right behind everything that was committed since, and is added there as it is, unless
+UPDATE, DELETE and MERGE decide about each key by that key's row, as it was in the state that they read (`ReadBase`). So
+their writes are right behind everything that was committed since, and are added there unchanged, unless
 
-* a key that they **write** changed: then they would write over a row that they never saw, or insert one beside it;
+* a key that they **write** changed: then the operation would write over a row that it never saw, or insert one beside
+  it;
 * another **operation that read the table** changed a row that they read, before or after the change: each of the two
   would have missed what the other did, which no order of them explains. Such changes are marked in their segments
-  (`Segment.rewrites`). A write by key needs no look: what it makes of its keys does not depend on other rows, so it
-  stands behind the operation as well, whatever rows it makes;
+  (`Segment.rewrites`). A write by key needs no look: its result does not depend on rows of other keys, so it may as
+  well stand behind the operation;
 * the table was truncated, or it is another one.
 
 That is the level of isolation that Delta Lake calls WriteSerializable, with keys in the place of files. An operation
@@ -41,21 +42,21 @@ _SHOWN_CHARS_MAX: Final = 200
 
 @dataclass(slots=True)
 class Rebase:
-    """One operation's view of what others commit; every change is looked at once, however many attempts there are."""
+    """One operation's view of the commits of others. Every change is examined once, however many attempts there are."""
 
     read: ReadBase
     storage: Storage
     layout: KeyedLayout
-    """By which the operation's keys are written."""
+    """The schema by which the operation's keys are written."""
     _judged: dict[int, int] = field(default_factory=dict)
-    """Bucket → up to which offset it was looked through."""
+    """Bucket → end of the offsets that were already examined."""
     _num_changes: int = 0
 
     def judge(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
-        """Raises `CommitConflictError` where the operation, which writes these batches, is in conflict with the state.
+        """Raise `CommitConflictError` if the operation, which writes ``batches``, is in conflict with ``state``.
 
-        Reads the keys of what is new in the buckets that are written, and the rows of what other operations changed;
-        nothing where there is neither. A batch is only asked for where its bucket moved.
+        Reads the keys of new changes in the written buckets, and the rows that other operations changed; reads nothing
+        if there are neither. Asks for a batch only if its bucket moved.
         """
         self.read.require_there(state)
         if self.read.is_strict:
@@ -76,9 +77,9 @@ class Rebase:
             self._judged[bucket] = new.end
 
     def keeps(self, bucket: int, made_at: tuple[int, int], at: tuple[int, int]) -> bool:
-        """Whether changes of the operation that were worked out at one place are the same at another, that was judged.
+        """Whether changes computed at the position ``made_at`` are the same at ``at``, a position that was judged.
 
-        The rows of its keys were the same all the time since it read them.
+        They are, because nobody changed the rows of the operation's keys since it read them.
         """
         return made_at[0] == at[0] and self.read.buckets[bucket][1] <= made_at[1] <= at[1]
 
@@ -95,7 +96,7 @@ class Rebase:
                 )
 
     def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
-        """No row of other operations' changes, as it was or as it is, is one that this one may have read."""
+        """Raise if the operation may have read a row that another operation changed, before or after the change."""
         rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
         for found in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
             if self.read.scope is None or self.read.scope(state, found.batch):
@@ -105,7 +106,7 @@ class Rebase:
     def _rows(
         self, state: TableState, split: LogSplit, records: InlineRecords, *, only_keys: bool
     ) -> Iterator[LogBatch]:
-        """The rows of a split, without the kind of change."""
+        """Return the rows of a split, without the change column."""
         schema = self.layout.values.schema
         names = self._key_names if only_keys else schema.names
         return read_split(self.storage, split, state.written_schema(self.layout.schema_id), names, records=records)
@@ -121,6 +122,6 @@ class Rebase:
 
 
 def _at(found: LogBatch, place: int) -> str:
-    """Where a change is. Segments that were merged no longer tell the commits of their rows."""
+    """Describe the position of a change. Merged segments no longer tell the commits of their rows."""
     offset = f"offset {found.base_offset + place} of bucket {found.bucket}"
     return offset if len(found.segment.time_runs[1]) > 1 else f"{offset} (commit {found.segment.commit})"

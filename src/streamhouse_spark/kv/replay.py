@@ -24,17 +24,18 @@ from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_sp
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 20
-"""Changes that one transaction of a tablet takes. Who is no further behind never sees a part of a commit."""
+"""Changes that one transaction of a tablet takes. A tablet no further behind than this never shows a part of a
+commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedLayout:
-    """How a table's rows become keys and values, by one of its schemas."""
+    """Turns a table's rows into keys and values, by one of its schemas."""
 
     schema_id: int
     values: ValueFormat
     key_places: tuple[int, ...]
-    """Where the primary key's columns stand in the schema."""
+    """Column indexes of the primary key in the schema."""
 
     @classmethod
     def of(cls, state: TableState) -> KeyedLayout:
@@ -44,7 +45,7 @@ class KeyedLayout:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tablets are kept under: rows of other keys count for nothing."""
+        """The text under which tablets are kept. Rows of other keys do not count."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_places]}
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
@@ -52,11 +53,11 @@ class KeyedLayout:
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
-    """Apply what the log has of the bucket beyond the tablet, as far as this state knows it.
+    """Apply the log's changes of ``bucket`` beyond the tablet, up to the end in ``state``.
 
-    A tablet that is new, or so far behind that it is quicker, begins with the bucket's snapshot. Other threads and
-    processes may do the same meanwhile. What it has of another history of the table is forgotten first. Raises
-    `OffsetsTrimmedError` where the log no longer has what the tablet needs.
+    A new tablet begins with the bucket's snapshot, and so does one that is so far behind that this is quicker. Other
+    threads and processes may do the same meanwhile. Rows of another history of the table are forgotten first. Raises
+    `OffsetsTrimmedError` if the log no longer has the changes that the tablet needs.
     """
     log = state.buckets[bucket]
     found = settled(tablet, storage, state)
@@ -81,7 +82,7 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
 def _replay(
     tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: Extent
 ) -> None:
-    """Apply from where the tablet was found, until it is done or somebody else applied."""
+    """Apply changes from the tablet's extent on, until all are applied or another thread or process applied some."""
     applied, after, history = extent.applied, extent.history, history_of(state)
     end = state.buckets[bucket].end
     offsets = OffsetRange(applied, end)
@@ -122,7 +123,7 @@ def _restore(
 
 
 def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
-    """What the changes of a batch make of keys, the last of each."""
+    """Return the last change of each key in a batch of changes."""
     types, *columns = found.batch.columns
     after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))
     types, columns = types.filter(after), [column.filter(after) for column in columns]

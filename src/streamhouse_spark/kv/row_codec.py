@@ -1,4 +1,4 @@
-"""Rows as bytes, and back: what a KV tablet stores under a key. Vectorised over Arrow arrays both ways.
+"""Rows as bytes, and back: the values of a KV tablet. Vectorised over Arrow arrays both ways.
 
 A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian. A
 nested column is such bytes again: a struct is a row; a list is ``[u32 count][u32 length of each element][elements]``
@@ -43,14 +43,14 @@ class Packed:
         return len(self.starts)
 
     def behind(self, num_bytes: int) -> Packed:
-        """Each string without its first bytes."""
+        """Return each string without its first ``num_bytes`` bytes."""
         return Packed(self.data, self.starts + num_bytes, self.ends)
 
     def where(self, chosen: npt.NDArray[Any]) -> Packed:
         return Packed(self.data, self.starts[chosen], self.ends[chosen])
 
     def fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """What stands at the beginning of each string."""
+        """Return the value of ``dtype`` at the beginning of each string."""
         if not len(self):
             return np.empty(0, dtype)
         width = dtype.itemsize
@@ -72,7 +72,7 @@ class RowCodec:
     # -- packing --------------------------------------------------------------------------------------------------
 
     def pack(self, columns: Sequence[pa.Array], *, first: bytes = b"") -> pa.BinaryArray:
-        """The bytes of each row, ``first`` before each. All of them together must stay below 2 GiB."""
+        """Return the bytes of each row behind the bytes ``first``. All of them together must stay below 2 GiB."""
         num_rows = len(columns[0])
         header = np.zeros(num_rows, self._header)
         cells: list[pa.Array] = []
@@ -93,7 +93,7 @@ class RowCodec:
     # -- unpacking ------------------------------------------------------------------------------------------------
 
     def unpack(self, rows: Packed, wanted: Sequence[int] | None = None) -> list[pa.Array]:
-        """The wanted columns of the rows, all by default."""
+        """Return the wanted columns of the rows, all by default."""
         header = rows.fixed(self._header)
         spans = self._spans(rows, header)
         found = []
@@ -107,7 +107,7 @@ class RowCodec:
         return found
 
     def _spans(self, rows: Packed, header: npt.NDArray[Any]) -> dict[int, Packed]:
-        """Where the bytes of each column without fixed width are."""
+        """Return the spans of bytes of each column without fixed width."""
         spans = {}
         start = rows.starts + self._header.itemsize
         for i in self._cells:
@@ -121,22 +121,22 @@ class RowCodec:
 
 
 class _Cell(ABC):
-    """One column whose values have different lengths."""
+    """Packs one column whose values have different lengths."""
 
     def __init__(self, data_type: pa.DataType) -> None:
         self._type = data_type
 
     @abstractmethod
     def pack(self, column: pa.Array) -> pa.BinaryArray:
-        """The bytes of each value, none for null."""
+        """Return the bytes of each value, none for null."""
 
     @abstractmethod
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
-        """The values of the bytes."""
+        """Return the values for the bytes."""
 
 
 class _Bytes(_Cell):
-    """Strings and binaries, as they are."""
+    """Packs strings and binaries as they are."""
 
     def pack(self, column: pa.Array) -> pa.BinaryArray:
         values = column.view(pa.binary()) if pa.types.is_string(column.type) else column
@@ -154,7 +154,7 @@ class _Bytes(_Cell):
 
 
 class _Struct(_Cell):
-    """A struct is a row of its fields."""
+    """Packs a struct as a row of its fields."""
 
     def __init__(self, data_type: pa.StructType) -> None:
         super().__init__(data_type)
@@ -172,7 +172,7 @@ class _Struct(_Cell):
 
 
 class _List(_Cell):
-    """A list: how many, the length of each, and the elements as rows of one column."""
+    """Packs a list: its count, the length of each element, and the elements as rows of one column."""
 
     def __init__(self, data_type: pa.ListType) -> None:
         super().__init__(data_type)
@@ -216,7 +216,7 @@ class _List(_Cell):
 
 
 class _Map(_Cell):
-    """A map is the list of its entries."""
+    """Packs a map as the list of its entries."""
 
     def __init__(self, data_type: pa.MapType) -> None:
         super().__init__(data_type)
@@ -308,7 +308,7 @@ def _offsets(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
 
 
 def _fixed_size(values: npt.NDArray[Any], width: int) -> pa.BinaryArray:
-    """The bytes of each value."""
+    """Return the bytes of each value of a fixed width."""
     return _slices(pa.py_buffer(np.ascontiguousarray(values)), np.arange(0, (len(values) + 1) * width, width))
 
 
@@ -330,5 +330,5 @@ def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
 
 
 def _emptied(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
-    """No bytes where the column is null."""
+    """Return the byte strings, empty where the column is null."""
     return pc.if_else(column.is_valid(), packed, _empty())

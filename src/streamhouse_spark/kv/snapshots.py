@@ -1,4 +1,4 @@
-"""Snapshots by key on shared storage: what a new host begins with, and what lets the log be trimmed.
+"""Snapshots by key on shared storage: new hosts begin with them, and the log can be trimmed up to them.
 
 A snapshot of a bucket is its rows at one offset, as segments in the order of their keys. **Commit point:** the record
 that names them, for all buckets of one call; before it there are files that nobody names.
@@ -38,9 +38,9 @@ TRIES_MAX: Final = 3
 def due_buckets(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
-    """The buckets whose snapshot is old enough to be made anew: for a new host's sake, or to trim the log. Pure."""
+    """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
     kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
-    # What could be trimmed if every bucket had a snapshot at its end.
+    # Bytes that could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
     trimmed = plan_trim(
         replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition
@@ -62,10 +62,10 @@ def write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
-    """Publish the rows of these buckets as they are now. Returns how many buckets have a newer snapshot than before.
+    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before.
 
-    Repeating it is harmless, and so is doing it in several places: an older snapshot never takes the place of a newer.
-    Raises `CommitConflictError` where columns were altered again and again meanwhile; nothing was published then.
+    Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
+    `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
     """
     if not buckets:
         return 0
@@ -91,8 +91,8 @@ def _written(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
-    """The rows of the buckets at the newest state, in files; anew where another process of this host, which applies to
-    the same tablets, did so with columns that were altered since that state.
+    """Write the rows of the buckets at the newest state to files, and again if another process of this host applied
+    changes under columns that were altered since that state.
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
@@ -118,7 +118,7 @@ def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What the snapshots of one call are made of."""
+    """The state, storage and clock that the snapshots of one call are made from."""
 
     state: TableState
     storage: Storage
@@ -127,7 +127,7 @@ class _Source:
     layout: KeyedLayout
 
     def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
-        """The bucket's rows in segments that are durable and named by nobody yet."""
+        """Write the bucket's rows to durable segments that no record names yet."""
         state = self.state
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)

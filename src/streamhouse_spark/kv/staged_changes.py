@@ -1,6 +1,6 @@
-"""Changes of one bucket, worked out against its rows at one place of the log and staged to be committed there.
+"""Changes of one bucket, computed for one bucket position and staged to be committed there.
 
-Nothing here is visible before a record names it. Who commits compares `StagedChanges.at` with where the bucket is then.
+Nothing here is visible before a record names it. The commit compares `StagedChanges.at` with the bucket's position.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, s
 from streamhouse_spark.storage.base import Storage
 
 Place = tuple[int, int]
-"""Where a bucket begins, since it was last truncated, and ends. Equal places of one table mean equal rows."""
+"""The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
+rows."""
 
 EMPTY: Final[Place] = (0, 0)
-"""Where every bucket begins. One that ends where it begins has no rows, wherever that is."""
+"""The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
 
 
 class TabletAheadError(Exception):
-    """Another process applied changes that are newer than the state being planned on: refresh it, try again."""
+    """Another process applied changes that are newer than the planned state: refresh the state and try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ class StagedChanges:
     """Changes of a bucket, and their segment where there are any."""
 
     at: Place
-    """Where the bucket was when they were right."""
+    """Position of the bucket for which the changes are right."""
     segment: StagedSegment | None
     values: Mapping[bytes, bytes | None] | None
-    """What they make of a tablet; None where another process worked them out."""
+    """The changes as values for a tablet; None where another process computed them."""
     staged_ms: int
     """Store time at which staging began."""
 
@@ -67,7 +68,7 @@ class StagedChanges:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChanges:
-    """Changes of a bucket that another process than the committing one staged. The committing one decides about them.
+    """Changes of a bucket that another process staged for the committing one, which decides about them.
 
     They are the bucket's net changes only together with all rows that the write has for the bucket, under the schema
     and the properties that they were made by.
@@ -82,13 +83,13 @@ class PreparedChanges:
     """Store time at which staging began."""
 
     def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Whether who commits by this schema and these properties would make the same changes of the same rows."""
+        """Whether a commit by this schema and these properties would make the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
     def fits(self, state: TableState, at: Place, time_ms: int) -> bool:
-        """Whether a record at this time may add them behind a bucket that is at this place.
+        """Whether a record at ``time_ms`` may add them behind the bucket position ``at``.
 
-        Not where the rows are others than those that were looked at, and not where cleaning may have the file.
+        False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
         if (has_rows or had_rows) and at != self.at:
@@ -101,7 +102,7 @@ class PreparedChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStager:
-    """Works out and stages what batches change in one table with a primary key, by one of its schemas."""
+    """Computes and stages the changes that batches make to one table with a primary key, by one of its schemas."""
 
     storage: Storage
     world: World
@@ -109,16 +110,17 @@ class ChangeStager:
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
-    """The tablet of a bucket on this host."""
+    """Returns the tablet of a bucket on this host."""
     before_images: bool = True
 
     def staged(
         self, batches: Mapping[int, KeyedBatch], places: Mapping[int, Place], state: TableState
     ) -> dict[int, StagedChanges]:
-        """What the batches of buckets change as this state has them; in empty ones where ``places`` say so.
+        """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
+        say so.
 
-        Durable when this returns, or carried along. Raises `TabletAheadError`, and `OffsetsTrimmedError`,
-        `StorageError` where the rows cannot be had or the changes not be stored.
+        Durable when this returns, or small enough for the record. Raises `TabletAheadError`, and `OffsetsTrimmedError`
+        or `StorageError` where rows cannot be read or changes cannot be stored.
         """
         staged_ms = self.storage.now_ms()
         changes = {bucket: self._changes(bucket, batches[bucket], state, at) for bucket, at in places.items()}
@@ -141,7 +143,7 @@ class ChangeStager:
             ) from None
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
-        """Raises `SchemaMismatchError` where an operation inserts a key that is there, and that it does not delete."""
+        """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
         if batch.inserted is None:
             return
         there = np.fromiter((value is not None for value in values), np.bool_, len(batch))
@@ -166,7 +168,9 @@ class ChangeStager:
         return found.values
 
     def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Small ones travel in the record. Others wait for the store: their objects are written side by side."""
+        """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
+        side.
+        """
         schema = state.written_schema(self.layout.schema_id).arrow
         found: dict[int, StagedSegment] = {}
         large: list[tuple[int, pa.Table]] = []

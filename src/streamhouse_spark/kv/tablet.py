@@ -1,4 +1,4 @@
-"""One bucket's current rows, by key: a local materialisation of the log, never the truth."""
+"""One bucket's current rows, by key: a local copy that is built from the log, never the truth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
 _MANY: Final = 4096
-"""More rows than this are worth a guess of how much room they take."""
+"""Writes of more rows than this estimate their size first."""
 
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
@@ -23,12 +23,13 @@ _Result = TypeVar("_Result")
 
 
 class Extent(NamedTuple):
-    """Which changes a tablet has: those of ``[begins, applied)``, of a log with this history, and no others."""
+    """The changes that a tablet has: exactly those of ``[begins, applied)``, of a log with this history."""
 
     begins: int
     applied: int
     history: bytes | None = None
-    """See `streamhouse_spark.kv.tablet_history`, which tells whose it is. None of a tablet that knows of none."""
+    """See `streamhouse_spark.kv.tablet_history`, which tells the owner of the rows. None if the tablet has no record of
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,18 @@ class Found:
 class Tablet:
     """The rows of a bucket after all changes of the offsets ``[begins, applied)``; empty and at 0 when it is new.
 
-    Safe for threads, forks and other processes of this host, which may all apply: who applies says which offset it
-    begins at, and which history it found there, and both are compared in the same transaction that stores the rows, the
-    new offset and the new history. Only changes that are committed to the log may be applied, so a tablet is never
-    ahead of it, unless the log was restored from a backup: of that the history tells.
+    Safe for threads, forks and other processes of this host, which may all apply changes. Each call names the offset it
+    begins at and the history it found, and both are compared in the same transaction that stores the rows, the new
+    offset and the new history. Only changes that are committed to the log may be applied, so a tablet is never ahead of
+    it, unless the log was restored from a backup, which the history tells.
 
     A tablet whose files are damaged or of another identity begins anew, empty.
     """
 
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
-        """``identity``, JSON, says what the keys and values mean: under another one the rows count for nothing."""
+        """Open the tablet lazily. ``identity``, JSON, describes the form of keys and values: rows stored under another
+        one do not count.
+        """
         self._files = files
         self._lock = new_lock()
         self._times_begun = 0
@@ -68,7 +71,8 @@ class Tablet:
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
         self.checked: object = None
-        """The last history that was found to be right, and for which state: a note of `tablet_history`."""
+        """The last history that was found to be right, and the state that it was compared with: a note of
+        `tablet_history`."""
         self._claim()
 
     def close(self) -> None:
@@ -82,7 +86,7 @@ class Tablet:
 
     @property
     def begins(self) -> int:
-        """Where the bucket was last truncated; 0 where it never was."""
+        """Offset at which the bucket was last truncated; 0 if it never was."""
         return self._read(_begins)
 
     @property
@@ -94,26 +98,28 @@ class Tablet:
         return self._read(Reader.num_rows)
 
     def find(self, keys: list[bytes]) -> Found:
-        """The values of the keys, all of one state. Sorted keys are found faster.
+        """Return the values of the keys, all of one state. Sorted keys are found faster.
 
-        A tablet that is found to be damaged is empty and at 0: compare `Found.applied` with what was expected.
+        A tablet that is found damaged is empty and at 0: compare `Found.applied` with the expected offset.
         """
         return self._read(lambda reader: Found(_extent(reader), reader.values(keys)))
 
     def find_one(self, key: bytes) -> Found:
-        """As `find` of one key."""
+        """Do the same as `find` for one key."""
         return self._read(lambda reader: Found(_extent(reader), [reader.value(key)]))
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[Extent, list[bytes], list[int]]:
-        """`extent`, the values of the keys that begin with each of these, and how many each has; all of one state."""
+        """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one
+        state.
+        """
         return self._read(lambda reader: (_extent(reader), *reader.values_of_prefixes(prefixes)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> Extent:
-        """Give ``take`` the keys that begin with the prefix and their values, in order, some at a time.
+        """Give ``take`` the keys that begin with ``prefix`` and their values, in order, some at a time.
 
-        All of them are of one state; the result is its `extent`. Until it ends, what others overwrite
-        needs new space. Where damage is found on the way, the result is that of an empty tablet, and what ``take`` got
-        before counts for nothing: compare `applied` with what was expected.
+        All of them are of one state; the result is its `extent`. Until the scan ends, overwritten values keep their
+        space. If damage is found on the way, the result is that of an empty tablet, and everything that ``take`` got
+        does not count: compare `applied` with the expected offset.
         """
 
         def read(reader: Reader) -> Extent:
@@ -138,10 +144,11 @@ class Tablet:
         after: bytes | None = None,
         history: bytes | None = None,
     ) -> bool:
-        """Store what the log's changes ``[start, end)`` make of keys: a value, or None for deleted.
+        """Store the values of the keys after the log's changes ``[start, end)``: None for a deleted key.
 
-        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Whether they were applied: not where the
-        tablet is not at ``start``, or its history is not ``after``, because another thread or process applied.
+        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns whether the changes were
+        applied: not if the tablet is not at ``start`` or its history is not ``after``, because another thread or
+        process applied some.
         """
         keys = sorted(changes)
         deleted = [key for key in keys if changes[key] is None] if None in changes.values() else []
@@ -171,11 +178,11 @@ class Tablet:
         after: bytes | None = None,
         history: bytes | None = None,
     ) -> bool:
-        """Become these rows, given in steps of ascending keys and values, after the changes ``[begins, applied)``.
+        """Replace all rows by ``items``, steps of ascending keys and values, after the changes ``[begins, applied)``.
 
-        Whether: not where the tablet is as far already, or has another history than ``after``. **Commit point:** LMDB's
-        own, of all rows, the offset and the history.
-        ``items`` may be called more than once; who says how many rows they will be saves that.
+        Returns whether it did: not if the tablet is as far already, or has another history than ``after``. **Commit
+        point:** LMDB's own, of all rows, the offset and the history. ``items`` may be called more than once; giving
+        ``num_rows`` avoids that.
         """
 
         def write(writer: Writer) -> bool:
@@ -194,7 +201,9 @@ class Tablet:
         return self._write(write)
 
     def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
-        """Have no rows and begin at this offset, unless the tablet begins there or later, or is not as it was found."""
+        """Remove all rows and begin at this offset, unless the tablet begins there or later, or changed since it was
+        found.
+        """
 
         def write(writer: Writer) -> None:
             if _begins(writer) < offset and _history(writer) == after:
@@ -206,7 +215,7 @@ class Tablet:
         self._write(write)
 
     def renew(self, found: Extent, history: bytes) -> None:
-        """Have another, newer history, if the tablet is still as it was found."""
+        """Take over a newer ``history``, if the tablet is still as it was found."""
 
         def write(writer: Writer) -> None:
             if _extent(writer) == found:
@@ -229,14 +238,14 @@ class Tablet:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Begin anew, empty, or where the files were deleted with those that others made since.
+        """Begin anew, empty; if the files were deleted, with the files that others made since.
 
-        Nothing is lost: the log has all rows. Raises `StorageError` where the disk has no place for it.
+        Nothing is lost: the log has all rows. Raises `StorageError` if the disk has no space.
         """
         self._begin_anew(self._times_begun)
 
     def _begin_anew(self, times_begun: int) -> None:
-        """Unless another thread did since the tablet had begun so often."""
+        """Begin anew unless another thread did, counted by ``times_begun``."""
         with self._lock:
             if self._times_begun != times_begun:
                 return
@@ -272,7 +281,7 @@ class Tablet:
         try:
             return self._environment.write(action)
         finally:
-            if self._environment.was_deleted:  # others do not see what we wrote, and may have begun there
+            if self._environment.was_deleted:  # others do not see these writes, and may have begun there
                 self._begin_anew(times_begun)
             else:
                 self._files.stamp()
@@ -300,6 +309,8 @@ def _put_history(writer: Writer, history: bytes | None) -> None:
 
 
 def _room_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
-    """About how much so many rows like some of these take: half as much again as they are, and LMDB's own bytes."""
+    """Estimate the bytes that ``num_rows`` rows like these take: half as much again as their own, and LMDB's
+    overhead.
+    """
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))

@@ -1,4 +1,5 @@
-"""Whose rows a tablet has: a table that was restored from a backup, or copied, has the uuid and the offsets of another.
+"""The history of a tablet's rows: a table that was restored from a backup, or copied, has the uuid and the offsets of
+another.
 
 A tablet names the newest record of the state that it was applied from (`log.commits.anchors`), in the same
 transaction as its rows. They are the table's where that record is one of the table's log.
@@ -15,20 +16,22 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 RENEWED_AFTER: Final = 4 * SPACING
-"""A bucket that does not change is told so often, in records, that the log goes on: else storage has to be asked."""
+"""Age after which the history of an unchanged bucket is renewed, in records: later, storage would have to be asked."""
 
 
 def history_of(state: TableState) -> bytes | None:
-    """What a tablet keeps that has the state's rows. None where the state knows no record, so neither does a tablet."""
+    """Return the history that a tablet with the rows of ``state`` keeps. None if the state knows no record, as the
+    tablet then.
+    """
     newest = state.anchors.newest
     return f"{newest.number} {newest.attempt}".encode() if newest is not None else None
 
 
 def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState) -> bool:
-    """Whether rows that were found with this extent are of the state's log, perhaps of newer records of it.
+    """Whether rows found with ``extent`` are of the log of ``state``, perhaps of newer records of it.
 
-    Asks storage for one record where the state cannot tell: where another process of this host applied newer records,
-    and once where the bucket did not change for long.
+    Asks storage for one record if the state cannot tell: after another process of this host applied newer records, and
+    once if the bucket did not change for long.
     """
     history = extent.history
     if history is None:
@@ -44,12 +47,14 @@ def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState)
 
 
 def is_ahead(extent: Extent, state: TableState) -> bool:
-    """Whether the rows are of a newer record than the state's: to read the log on costs less than to ask for it."""
+    """Whether the rows are of a newer record than the state's: reading the log on is then cheaper than asking for that
+    record.
+    """
     return extent.history is not None and _mark(extent.history).number > state.version
 
 
 def settled(tablet: Tablet, storage: Storage, state: TableState) -> Extent:
-    """What the tablet has, once it has nothing of another log: such rows are forgotten."""
+    """Return the extent of the tablet after it forgot rows of another log."""
     while not belongs(tablet, extent := tablet.extent, storage, state):
         tablet.forget(extent)
     if extent.history is not None and _mark(extent.history).number < state.version - RENEWED_AFTER:

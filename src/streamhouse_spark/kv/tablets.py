@@ -14,16 +14,16 @@ from streamhouse_spark.kv.tablet import Tablet
 
 _open: dict[Path, Tablet] = {}
 _known: dict[tuple[str | None, str, str, int], Tablet] = {}
-"""The same by what names them, because building a path costs more than looking up a row."""
+"""The open tablets by the parts of their names, because building a path costs more than looking up a row."""
 _lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
     """The bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
 
-    Which rows it has is said by `streamhouse_spark.kv.tablet_history`: the table may have been restored since.
+    The table may have been restored since its rows were applied: see `streamhouse_spark.kv.tablet_history`.
 
-    Opening one evicts others that no process uses, where the cache is too large.
+    Opening one evicts others that no process uses, if the cache is too large.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
     known = _known.get(name)
@@ -42,7 +42,7 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
 
 
 def close_tablets() -> None:
-    """Close all; the next use opens them again. Nobody may be using one."""
+    """Close all tablets; the next use opens them again. Nobody may be using one."""
     with _lock:
         _known.clear()
         while _open:

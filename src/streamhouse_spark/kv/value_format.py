@@ -19,7 +19,7 @@ _SCHEMA_OF = operator.itemgetter(slice(_SCHEMA_ID.itemsize))
 
 
 class UnknownSchemaError(Exception):
-    """A value was written by a schema that is newer than all that are known here: read the table's state again."""
+    """A value was written by a newer schema than all known ones: read the table's state again."""
 
 
 class ValueFormat:
@@ -36,19 +36,19 @@ class ValueFormat:
         return self._schemas[self._schema_id]
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """The value of each row, given all columns of the newest schema. Equal rows have equal values."""
+        """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
         packed = self._codec(self._schema_id).pack(columns, first=self._first)
         values: list[bytes] = packed.to_numpy(zero_copy_only=False).tolist()
         return values
 
     def repacked(self, values: Sequence[bytes | None], rows: KeyedRows) -> Sequence[bytes | None]:
-        """The values of rows as `pack` gives them now, which differ from those that an older schema wrote."""
+        """Return the values of rows as `pack` gives them now: values that an older schema wrote differ from them."""
         if {*map(_SCHEMA_OF, filter(None, values))} <= {self._first}:
             return values
         return [value if there else None for value, there in zip(self.pack(rows.columns), rows.there, strict=True)]
 
     def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
-        """The rows as some columns of the newest schema, all by default; nulls where there is no value."""
+        """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
         wanted = self.schema.columns if wanted is None else wanted
         there = np.fromiter(map(bool, values), np.bool_, len(values))  # a value is never empty
         found = Packed.of([*filter(None, values)])
@@ -61,7 +61,7 @@ class ValueFormat:
     def unpack_all(
         self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
-        """As `unpack`, of any number of bytes: the columns in chunks, and for which values there is a row."""
+        """Do the same as `unpack` for any number of bytes: the columns in chunks, and which values exist."""
         wanted = self.schema.columns if wanted is None else wanted
         parts = [self.unpack(values[start:end], wanted) for start, end in slicing.byte_cuts(values)]
         columns = [

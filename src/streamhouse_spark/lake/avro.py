@@ -1,4 +1,4 @@
-"""Avro files of lake metadata: whether one is whole. Decoders take a cut one for one with fewer records."""
+"""Completeness of Avro files of lake metadata: decoders take a cut file for one with fewer records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SYNC_BYTES = 16
 
 
 def whole_avro(data: bytes, location: str) -> bytes:
-    """The bytes, if they end where an Avro block does. Raises `CorruptDataError`."""
+    """Return the bytes, if they end at the end of an Avro block. Raises `CorruptDataError`."""
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
     if len(marker) != SYNC_BYTES or not data.endswith(marker):
         raise CorruptDataError(
@@ -19,7 +19,9 @@ def whole_avro(data: bytes, location: str) -> bytes:
 
 
 def _header_end(data: bytes) -> int:
-    """Where the header ends: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if that is cut."""
+    """Return the end of the header: magic, a map of metadata in blocks, the sync marker. It is beyond ``data`` if that
+    is cut.
+    """
     position = 4
     while True:
         count, position = _long(data, position)
@@ -35,7 +37,7 @@ def _header_end(data: bytes) -> int:
 
 
 def _long(data: bytes, position: int) -> tuple[int, int]:
-    """A variable-length zigzag integer and the position behind it; 0 where the data ends."""
+    """Return a variable-length zigzag integer and the position behind it; 0 if the data ends."""
     value = shift = 0
     while position < len(data):
         byte = data[position]

@@ -35,7 +35,7 @@ class AvroFile:
 
 
 def read_avro(data: bytes, location: str) -> AvroFile:
-    """Raises `CorruptDataError` for what is no Avro file."""
+    """Read an Avro file. Raises `CorruptDataError` for other bytes."""
     try:
         return _read(data)
     except _DAMAGE as error:
@@ -46,7 +46,7 @@ def read_avro(data: bytes, location: str) -> AvroFile:
 
 
 def write_avro(file: AvroFile) -> bytes:
-    """The bytes of a file, in one block, compressed with deflate."""
+    """Return the bytes of a file, in one block, compressed with deflate."""
     _, encode = _codec(json.loads(file.header["avro.schema"]), {})
     body = BytesIO()
     for record in file.records:
@@ -140,7 +140,7 @@ def _known(schema: Any, named: dict[str, tuple[Decode, Encode]], codec: tuple[De
 
 
 def _simple(name: str) -> str:
-    """Without its namespace, which is often inherited; no two types of one file differ by that alone."""
+    """Return a name without its namespace, which is often inherited; no two types of one file differ by that alone."""
     return name.rpartition(".")[2]
 
 

@@ -1,9 +1,9 @@
-"""Which column of the table is which field of its lake table: exact, whatever either is called.
+"""The map from columns of the table to fields of its lake table: exact, whatever their names.
 
 The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps columns that were
-dropped, for readers of older states, and says which of the table's schemas the lake was last brought up to: a process
-that knows only an older one leaves the lake alone. A lake table from before there were maps has none. It was made when
-columns could only be added, so each column is the field that has its first name.
+dropped, for readers of older states, and the table's schema that the lake was last brought up to: a process that knows
+only an older one leaves the lake alone. A lake table that is older than maps has none. It was made when columns could
+only be added, so each column is the field that has its first name.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ COLUMNS_PROPERTY = "streamhouse.columns"
 class LakeField:
     id: int
     name: str
-    """What we called it: another name in the lake is another engine's."""
+    """The package's name of the field: another name in the lake is another engine's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
     fields: Mapping[int, LakeField] = field(default_factory=dict)
-    """Id of the column → field. Columns that the lake never had are absent."""
+    """Column id → field. Columns that the lake never had are absent."""
     schema_id: int | None = None
-    """The table's schema that the lake was brought up to; None for a lake table without a map."""
+    """The table's schema to which the lake was brought up; None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
-    """Ids of columns that a name alone does not tell, where a file has no field ids."""
+    """Ids of columns whose name is ambiguous, in a file without field ids."""
 
     def field_id(self, column_id: int) -> int | None:
         found = self.fields.get(column_id)
         return None if found is None else found.id
 
     def columns(self) -> dict[int, int]:
-        """Field id → id of the column."""
+        """Return field id → column id."""
         return {found.id: column_id for column_id, found in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """For the lake table's property. It counts only for this table, should another adopt the lake table later."""
+        """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
+        table later.
+        """
         fields = {str(column_id): [found.id, found.name] for column_id, found in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
-        """What `to_text` gave; None where that was of another table. Raises `CorruptDataError`."""
+        """Read the result of `to_text`; None if that was of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
             if value["table"] != table_uuid:
@@ -79,7 +81,7 @@ F = TypeVar("F", bound=Named)
 def column_map(
     properties: Mapping[str, str], fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
 ) -> ColumnMap:
-    """The lake table's map. ``fields`` are the ids and names that its columns have now."""
+    """Return the lake table's map. ``fields`` are the present ids and names of its columns."""
     text = properties.get(COLUMNS_PROPERTY)
     found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
     found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
@@ -87,17 +89,17 @@ def column_map(
 
 
 def map_by_name(fields: Iterable[tuple[int, str]], schema: TableSchema, schema_id: int | None = None) -> ColumnMap:
-    """The map of a lake table that has the schema's own names."""
+    """Return the map of a lake table that has the schema's own names."""
     by_name = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     found = {column.id: by_name.get(column.name.casefold()) for column in schema.columns}
     return ColumnMap({column_id: there for column_id, there in found.items() if there is not None}, schema_id)
 
 
 def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
-    """The lake has exactly the columns that are written and read here; a lake without a map is known by names.
+    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
 
-    ``fields`` are those that it has now. Raises `CommitConflictError`: the table was altered since this round began, or
-    the lake does not have it yet.
+    ``fields`` are its present ones. Raises `CommitConflictError`: the table was altered since this round began, or the
+    lake does not have the change yet.
     """
     named = {known.field_id(column.id) for column in spec.schema.columns}
     others = [name for field_id, name in fields if field_id not in named]
@@ -110,7 +112,7 @@ def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec
 
 
 def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
-    """Raises `CommitConflictError` where the lake is of a newer schema than this one."""
+    """Raise `CommitConflictError` if the lake is of a newer schema than the spec."""
     if known.schema_id is not None and known.schema_id > spec.schema_id:
         raise CommitConflictError(
             f"lake table {where} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
@@ -119,7 +121,9 @@ def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> N
 
 
 def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
-    """What another engine did to the table's columns. ``here`` are the lake's fields as they are now, id → name."""
+    """Describe the changes of another engine to the table's columns. ``here`` are the lake's present fields, id
+    → name.
+    """
     found = []
     for column in spec.schema.columns:
         mapped = known.fields.get(column.id)
@@ -176,7 +180,7 @@ def brought_up(
 def fields_that_stay(
     fields: Iterable[tuple[int, str]], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
-    """Of the lake's fields, ids and names, those that the table's columns keep, each with its column.
+    """Return those of the lake's fields, ids and names, that the table's columns keep, each with its column.
 
     None stands for a field of another engine, which stays as it is; those of dropped columns go. A column without a
     field takes the one that has its name. ``mapped`` follows.
@@ -195,7 +199,7 @@ def fields_that_stay(
 
 
 def repeated_names(names: Iterable[str]) -> list[str]:
-    """Which names the lake would have twice."""
+    """Return the names that the lake would have twice."""
     folded = [name.casefold() for name in names]
     return [
         f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
@@ -204,7 +208,9 @@ def repeated_names(names: Iterable[str]) -> list[str]:
 
 
 def _by_first_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
-    """The oldest column of a name has the field: a newer one of that name came after it was dropped."""
+    """Map columns by their first names. The oldest column of a name has the field: a newer one came after the older was
+    dropped.
+    """
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
     for schema in (*(known for _, known in sorted(spec.schemas.items())), spec.schema):

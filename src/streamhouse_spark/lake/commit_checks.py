@@ -1,4 +1,4 @@
-"""What a round is validated for inside the lake's commit, whatever the lake's format."""
+"""Checks of a round inside the lake's commit, whatever the lake's format."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class LogRange:
 
 
 def require_offsets(location: str, found: FoundOffsets | None, expected: LogRange) -> None:
-    """The lake holds what it held when the round was planned: as much, since the same truncation.
+    """Require that the lake holds the same rows as when the round was planned, since the same truncation.
 
-    Raises `CommitConflictError`, or `LakeRolledBackError` where it holds less.
+    Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
     """
     here = LogRange(found.starts, found.offsets) if found else LogRange()
     if not same_offsets(here.starts, expected.starts):
@@ -49,7 +49,7 @@ def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
 
 
 def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeFile]) -> None:
-    """The files are there as they were written. Raises `CommitConflictError`."""
+    """Require that the files exist as written. Raises `CommitConflictError`."""
 
     def check(file: LakeFile) -> None:
         access = files_at(file.location)
@@ -70,7 +70,7 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
 
 
 def require_dense(files: Sequence[LakeFile], expected: Mapping[int, int], new: Mapping[int, int]) -> None:
-    """Each bucket's files hold as many rows as its offsets advance beyond ``expected``."""
+    """Require that each bucket's files hold as many rows as its offsets advance beyond ``expected``."""
     rows: dict[int, int] = {}
     for file in files:
         rows[file.bucket] = rows.get(file.bucket, 0) + file.num_rows

@@ -1,4 +1,4 @@
-"""Which metadata file a decoder of a lake's library was reading when it met bytes that it cannot read."""
+"""The metadata file that a lake library was decoding when it met damaged bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 def file_of(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
-    """The file that was being read when the error arose, or ``otherwise``.
+    """Return the file that was being read when the error arose, or ``otherwise``.
 
-    The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold what was
-    read: ``location_of`` gives the location of such a value, None for any other. The innermost counts.
+    The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold the
+    value being read: ``location_of`` returns the location of such a value, None for any other. The innermost counts.
     """
     found, place = otherwise, error.__traceback__
     while place is not None:

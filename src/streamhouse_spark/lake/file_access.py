@@ -1,4 +1,4 @@
-"""How the data files around a location are reached: in the warehouse, or in a catalog's own storage."""
+"""Access to the data files around a location: in the warehouse, or in a catalog's own storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
-    """How to reach the data files around ``location``, inside the warehouse or outside."""
+    """Return the access to the data files around ``location``, inside the warehouse or outside."""
     inside = StorageFiles(storage)
     if inside.holds(location):
         return inside

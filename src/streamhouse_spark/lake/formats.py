@@ -1,4 +1,4 @@
-"""Which lake a table has. The lake libraries are optional: they are imported here, when a lake is opened."""
+"""Opening the lake of a table. The lake libraries are optional: they are imported here, when a lake is opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> LakeTable:
-    """The lake side of a table; nothing is read yet.
+    """Return the lake side of a table; nothing is read yet.
 
     Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
     """
@@ -36,7 +36,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
 
 def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
-    """How lake tables of a format are adopted. Raises `MissingExtraError` without the lake's library."""
+    """Return the adoption of lake tables of a format. Raises `MissingExtraError` without the lake's library."""
     with lake_library(lake_format, "an adopted table"):
         if lake_format == "paimon":
             from streamhouse_spark.lake.paimon.adoption import PaimonAdoption
@@ -50,7 +50,7 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
 def lake_relocation(
     storage: Storage, settings: Mapping[str, str], state: TableState, world: World
 ) -> LakeRelocation | None:
-    """How the lake table of a table comes to lie where it was found; None for one in a catalog outside the warehouse.
+    """Return the relocation of the table's lake table; None for one in a catalog outside the warehouse.
 
     Raises `MissingExtraError` without the lake's library.
     """
@@ -59,13 +59,13 @@ def lake_relocation(
 
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """The lake table of an adopted table that was dropped is nobody's again; its files stay."""
+    """Give up the lake table of an adopted table that was dropped; its files stay."""
     properties = state.parsed
     lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
 def file_shape(context: WriteContext) -> FileShape:
-    """The lake's part of what a task knows, by its format."""
+    """Return the lake's part of a task's context, by its format."""
     if context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon.file_spec import PaimonShape
 
@@ -77,7 +77,7 @@ def file_shape(context: WriteContext) -> FileShape:
 
 @contextmanager
 def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
-    """Import a lake's modules inside. Raises `MissingExtraError` where its library is missing."""
+    """Wrap imports of a lake's modules. Raises `MissingExtraError` if its library is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

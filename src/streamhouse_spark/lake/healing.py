@@ -1,7 +1,7 @@
-"""What the lake of a table with a primary key has to be rid of: more than one live row of a key.
+"""Duplicates in the lake of a table with a primary key: more than one live row of a key.
 
-Only other engines add such rows. A round takes them away when their key changes, compaction takes away all that a
-bucket and partition have. Both count them, and neither stops at them.
+Only other engines add such rows. A round removes them when their key changes, compaction removes all of a bucket and
+partition. Both count them, and neither stops at them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_healed(table: str, healed_rows: int) -> None:
-    """Say in the log how many rows went, if any did."""
+    """Log the number of removed duplicates, if there are any."""
     if healed_rows:
         logger.warning(
             "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were taken "

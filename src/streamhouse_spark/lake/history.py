@@ -1,4 +1,6 @@
-"""Whether a lake snapshot is of the log's history: one of the two may be restored from a backup without the other."""
+"""Checks that a lake snapshot is of the log's history: one of the two may be restored from a backup without the
+other.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from streamhouse_spark.log.commits.state import TableState
 
 
 def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
-    """See that the rows of the snapshot were tiered from this log, before any of them counts as the table's.
+    """Check that the rows of the snapshot were tiered from this log, before any of them counts as the table's.
 
-    A snapshot says which record the log had when it was made; older ones say nothing and count. Costs no request where
+    A snapshot names the newest record of the log when it was made; older ones name none and count. Costs no request if
     that record is among the newest. Raises `DifferentHistoryError`.
     """
     mark = snapshot.history if snapshot is not None else None
@@ -27,7 +29,7 @@ def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
 
 
 def require_dropped(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """See that partitions whose drop the log has recorded are not back, because the lake is of before it.
+    """Check that partitions whose drop the log has recorded are not back, because the lake is older.
 
     Offsets do not tell: a drop leaves them as they are. The state was read before the snapshot was looked up. Raises
     `LakeRolledBackError`.

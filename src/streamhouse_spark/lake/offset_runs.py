@@ -1,6 +1,6 @@
 """The exact log offsets of the rows of a data file, in row order, as runs.
 
-A file of an unpartitioned table holds one run. Where rows of one range spread over partitions, a file holds many; they
+A file of an unpartitioned table holds one run. If rows of one range spread over partitions, a file holds many; they
 travel compressed in the Parquet footer, so that a log range that the hot tier no longer has is read from the lake with
 its offsets.
 """
@@ -35,7 +35,7 @@ class OffsetRuns:
 
     @classmethod
     def of(cls, offsets: Int64Array) -> OffsetRuns:
-        """The runs of ascending offsets."""
+        """Return the runs of ascending offsets."""
         if len(offsets) == 0:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -48,7 +48,7 @@ class OffsetRuns:
 
     @classmethod
     def concat(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
-        """Parts in ascending order; runs that touch are joined. Raises `ValueError` for parts out of order."""
+        """Join parts in ascending order; runs that touch are joined. Raises `ValueError` for parts out of order."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
         if len(starts) == 0:
@@ -65,22 +65,22 @@ class OffsetRuns:
 
     @property
     def range(self) -> OffsetRange:
-        """From the first offset to behind the last. Raises `IndexError` when there is none."""
+        """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
         return OffsetRange(int(self.starts[0]), int(self.starts[-1] + self.lengths[-1]))
 
     def offsets(self) -> Int64Array:
-        """One offset per row."""
+        """Return one offset per row."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         offsets: Int64Array = np.arange(self.num_rows, dtype=np.int64)
         offsets += np.repeat(self.starts - first_rows, self.lengths)
         return offsets
 
     def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
-        """The half-open row numbers whose offsets lie in ``wanted``."""
+        """Return the half-open range of row numbers whose offsets lie in ``wanted``."""
         return self.rows_below(wanted.start), self.rows_below(wanted.end)
 
     def rows(self, first: int, last: int) -> OffsetRuns:
-        """The runs of rows ``[first, last)``."""
+        """Return the runs of rows ``[first, last)``."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         skipped = np.clip(first - first_rows, 0, self.lengths)
         lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
@@ -88,18 +88,18 @@ class OffsetRuns:
         return OffsetRuns((self.starts + skipped)[kept], lengths[kept])
 
     def within(self, wanted: OffsetRange) -> OffsetRuns:
-        """The part of the runs that lies in ``wanted``."""
+        """Return the part of the runs that lies in ``wanted``."""
         starts = np.maximum(self.starts, wanted.start)
         ends = np.minimum(self.starts + self.lengths, wanted.end)
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 
     def rows_below(self, offset: int) -> int:
-        """How many rows have smaller offsets."""
+        """Return how many rows have smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
     def to_text(self) -> str:
-        """Text for file metadata; `from_text` reads it back."""
+        """Return text for file metadata; `from_text` reads it back."""
         header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}
         if len(self.starts) == 1:
             header["start"] = int(self.starts[0])
@@ -113,7 +113,7 @@ class OffsetRuns:
 
     @classmethod
     def from_text(cls, text: str | bytes, *, where: str) -> OffsetRuns:
-        """Raises `CorruptDataError` naming ``where``."""
+        """Read the text. Raises `CorruptDataError` naming ``where``."""
         try:
             header = json.loads(text)
             version, rows = header["version"], header["rows"]

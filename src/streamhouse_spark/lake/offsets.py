@@ -1,4 +1,4 @@
-"""The log offsets that a lake snapshot holds, as the text that stands in its summary or properties, in any format."""
+"""The log offsets that a lake snapshot holds, as a text in its summary or properties, in any format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
-"""Property of the lake table: whose it is."""
+"""Property of the lake table with its owner's uuid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class FoundOffsets:
     offsets: Mapping[int, int]
     snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
-    """Where the table began, by its last truncation."""
+    """First offsets of the table, by its last truncation."""
     dropped_rows: int = 0
-    """How many of the rows ``[starts, offsets)`` are no longer there, because their partitions were dropped."""
+    """Number of absent rows of ``[starts, offsets)``, because their partitions were dropped."""
     history: HistoryMark | None = None
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
 
@@ -53,7 +53,7 @@ def offsets_text(
 
 
 def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> FoundOffsets:
-    """The offsets that a snapshot's property says.
+    """Parse the offsets in a snapshot's property.
 
     Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for those of another table.
     """

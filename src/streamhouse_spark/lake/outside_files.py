@@ -13,7 +13,7 @@ from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.storage.base import Bytes, Sink
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Warehouse settings behind this prefix are properties of the pyiceberg catalog to use instead of the files."""
+"""Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""
 
 
 class CatalogFiles:
@@ -32,7 +32,7 @@ class CatalogFiles:
             raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Raises `LakeMismatchError` where no catalog outside the warehouse is named."""
+        """Create a file. Raises `LakeMismatchError` if no catalog outside the warehouse is named."""
         if not self._is_writable:
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
@@ -62,13 +62,13 @@ class _StreamSink:
 
 
 def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """How to reach data files outside the warehouse, with the settings of the warehouse and of its lake catalog."""
+    """Return the access to data files outside the warehouse, by the settings of the warehouse and its lake catalog."""
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
     return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
 
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
-    """Properties of pyiceberg's catalog and file access among the warehouse's settings."""
+    """Return the properties of pyiceberg's catalog and file access among the warehouse's settings."""
     storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}

@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reading a planned lake, whatever its format: all rows of a plan, or those that have the offsets of a log range."""
+"""Reads of a planned lake, whatever its format: all rows of a plan, or those with the offsets of a log range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-    """See `LakeTable.to_arrow`."""
+    """Read all rows of a plan, as for `LakeTable.to_arrow`."""
 
     def read(split: LakeSplit) -> pa.Table:
         return read_whole(files_at(split.location), split, plan.projection, filter=filter)
@@ -30,7 +30,7 @@ def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa
 def read_log_range(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, wanted: OffsetRange
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """See `LakeTable.read_offsets`; ``plan`` is of the whole newest snapshot."""
+    """Read a log range as `LakeTable.read_offsets` does; ``plan`` is of the whole newest snapshot."""
     splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
     locations = list(dict.fromkeys(split.location for split in splits))
 
@@ -42,6 +42,6 @@ def read_log_range(
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
-    """How to read the table's columns where there is no lake table yet."""
+    """Return the projection of the table's columns before there is a lake table."""
     wanted = schema if columns is None else schema.select(columns)
     return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)

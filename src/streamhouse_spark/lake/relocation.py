@@ -1,4 +1,4 @@
-"""What relocating a warehouse needs of a lake, in any format."""
+"""The interface of a lake for relocating a warehouse, in any format."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class LakeRelocation(Protocol):
-    """The lake table of one table, which may say that it lies elsewhere."""
+    """The lake table of one table, whose metadata may name another root."""
 
     num_written: int
-    """Files that were written anew so far."""
+    """Number of files that were rewritten so far."""
 
     def recorded_root(self) -> str | None:
-        """The root that the lake's metadata names, where it is another than the one that was opened."""
+        """Return the root that the lake's metadata names, if it differs from the opened one."""
 
     def needed(self) -> set[str]:
-        """Keys of all files inside the warehouse that a snapshot needs."""
+        """Return the keys of all files inside the warehouse that a snapshot needs."""
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Let all metadata name the files where they lie. With ``new_uuid`` the lake belongs to that table.
+        """Let all metadata name the files at their present locations. With ``new_uuid`` the lake belongs to that table.
 
-        What is done already is not done again. Raises `CommitConflictError`, `CommitStateUnknownError`.
+        Finished work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """

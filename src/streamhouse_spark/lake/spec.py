@@ -1,4 +1,4 @@
-"""What the lake table of a streamhouse table has to be, whatever its format."""
+"""The requirements on the lake table of a streamhouse table, whatever its format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TARGET_FILE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class LakeTableSpec:
-    """What the lake table of a streamhouse table has to be."""
+    """The requirements on the lake table of a streamhouse table."""
 
     table_uuid: str
     path: TablePath
     location: str
-    """Key of the lake table's place in the warehouse, see `streamhouse_spark.core.paths.lake_location`."""
+    """Key of the lake table's location in the warehouse, see `streamhouse_spark.core.paths.lake_location`."""
     schema: TableSchema
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]
@@ -31,13 +31,13 @@ class LakeTableSpec:
     primary_key: tuple[str, ...] = ()
     """Names of columns of the schema."""
     schema_id: int = 1
-    """Which of the table's schemas ``schema`` is."""
+    """Number of ``schema`` among the table's schemas."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    """All that the table ever had, as far as they are known here."""
+    """All schemas that the table ever had, as far as they are known here."""
     history: HistoryMark | None = field(default=None, compare=False)
-    """The newest record with rows of the state: what rounds say in the lake that their rows are of."""
+    """The newest record with rows of the state, which rounds write into the lake as the history of their rows."""
     former_uuids: tuple[str, ...] = ()
-    """Those of the tables that this one is a copy of, whose rows the lake has in files that they wrote."""
+    """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
 
     @property
     def writers(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class LakeTableSpec:
 
     @classmethod
     def of(cls, state: TableState) -> Self:
-        """Of a table as one of its states has it."""
+        """Return the spec for a state of the table."""
         properties = state.parsed
         return cls(
             table_uuid=state.table_uuid,

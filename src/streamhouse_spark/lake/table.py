@@ -74,15 +74,15 @@ class LakeTable(ABC):
 
     @property
     def location(self) -> str:
-        """The key of its place in the warehouse, by which a table knows it: see `TableState.lake_location`."""
+        """The key of its location in the warehouse, as the table's state has it: see `TableState.lake_location`."""
         return self.place.spec.location
 
     def with_schema(self, schema: TableSchema) -> Self:
-        """The same lake table, read as another of the table's schemas has its columns."""
+        """Return the same lake table, read by the columns of another of the table's schemas."""
         return self if schema == self.place.spec.schema else self._with_spec(replace(self.place.spec, schema=schema))
 
     def with_state(self, state: TableState) -> Self:
-        """The same lake table, for the table as a state has it."""
+        """Return the same lake table, for the table in another state."""
         target_file_bytes = self.place.spec.target_file_bytes
         return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
 
@@ -92,7 +92,9 @@ class LakeTable(ABC):
         return lake
 
     def require_home(self, doing: str) -> None:
-        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
+        `WarehouseMovedError`.
+        """
         self.place.require_home(doing)
 
     def _require_home_unless(self, dry_run: bool, doing: str) -> None:  # noqa: FBT001 - the option of each verb
@@ -101,14 +103,14 @@ class LakeTable(ABC):
 
     @abstractmethod
     def relocation(self) -> LakeRelocation | None:
-        """How its metadata is made to name its files where they lie; None where a catalog outside keeps it."""
+        """Return the relocation of its metadata to the files' present locations; None if a catalog outside keeps it."""
 
     def create_or_adopt(self) -> None:
-        """Make the lake table exist and fit: its columns become those of the table, by what was added, renamed, dropped
-        and widened.
+        """Make the lake table exist and fit: its columns become those of the table, by adding, renaming, dropping and
+        widening.
 
-        Raises `LakeMismatchError` with the difference when a table at its place does not fit, `CommitConflictError`
-        where it has the columns of a newer state of the table already.
+        Raises `LakeMismatchError` with the difference if a table at its location does not fit, `CommitConflictError` if
+        it has the columns of a newer state of the table already.
         """
         self.place.require_home("making the lake table")
         self.place.create_or_adopt()
@@ -123,36 +125,38 @@ class LakeTable(ABC):
 
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:
-        """The current snapshot with the offsets it holds; None before the first. Raises `LakeRolledBackError`."""
+        """Return the current snapshot with the offsets it holds; None before the first. Raises
+        `LakeRolledBackError`.
+        """
 
     def settled(self) -> LakeSnapshot | None:
-        """A snapshot, as new as can be, whose rows no commit that another engine has under way can take away.
+        """Return a durable snapshot, as new as possible: no commit under way in another engine can take away its rows.
 
-        None where there is none. May commit an empty snapshot to settle those before it. Raises as `commit` does.
+        None if there is none. May commit an empty snapshot to make those before it durable. Raises as `commit` does.
         """
         return self.newest()  # where all writers compare and swap
 
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        """Whether the lake holds less than it did because another engine's snapshot has the place of this one of ours,
-        and no file of the lake holds any of the rows that are missing: then they can be tiered again.
+        """Whether the lake holds less than it did because another engine's snapshot replaced this one of the package,
+        and no file of the lake holds any of the missing rows: then they can be tiered again.
         """
         return False  # where all writers compare and swap
 
     @abstractmethod
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
-        """Raises `SnapshotExpiredError`."""
+        """Return a snapshot by its id. Raises `SnapshotExpiredError`."""
 
     @abstractmethod
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """The snapshot of a tag or branch. Raises `SnapshotExpiredError`."""
+        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError`."""
 
     @abstractmethod
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        """The snapshot that was current at a time. Raises `SnapshotExpiredError`."""
+        """Return the snapshot that was current at a time. Raises `SnapshotExpiredError`."""
 
     def write_context(self) -> WriteContext:
-        """What a round that begins now has to know. With a primary key it is of the current snapshot: once the lake has
-        another one, what was written by it may no longer be committed, see `commit`.
+        """Return the context of a round that begins now, for its tasks. With a primary key it is of the current
+        snapshot: once the lake has another one, files that were written by it may no longer be committed, see `commit`.
         """
         self.place.require_home("tiering")
         return self._write_context()
@@ -161,9 +165,9 @@ class LakeTable(ABC):
     def _write_context(self) -> WriteContext: ...
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:  # noqa: ARG002 - the interface
-        """For each of the buckets the data files of the context's snapshot that may hold its rows.
+        """Find, for each of the buckets, the data files of the context's snapshot that may hold its rows.
 
-        Raises `CommitConflictError` when that snapshot was expired meanwhile.
+        Raises `CommitConflictError` if that snapshot was expired meanwhile.
         """
         return dict.fromkeys(buckets, ())  # where readers take the newest row of each key, a round needs no older ones
 
@@ -179,9 +183,9 @@ class LakeTable(ABC):
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
 
-        With a primary key, files of deleted positions come among the others, and take the place of those they replace.
+        With a primary key, files of deleted positions come among the others, and replace their older versions.
 
-        ``starts`` are where the log's table begins. Where the lake's are others, the table was truncated: the same
+        ``starts`` are the first offsets of the table. If the lake has others, the table was truncated: the same
         snapshot drops all that the lake table held, so that it holds the added files alone, or nothing.
 
         Validated on every attempt. Raises `CommitConflictError` when the offsets or the table's shape moved, or, with
@@ -202,9 +206,9 @@ class LakeTable(ABC):
     ) -> LakeDropReport:
         """Remove the rows of these partitions that have offsets below some, in one snapshot; offsets stay as they are.
 
-        Only for tables without a primary key. Rows that other engines added to the partitions go too. **Commit
-        point:** the snapshot. Validated on every attempt: what is removed is what the newest snapshot then has, and
-        that holds all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
+        Only for tables without a primary key. Rows that other engines added to the partitions go too. **Commit point:**
+        the snapshot. Validated on every attempt: the removed rows are those of the then newest snapshot, which has to
+        hold all rows below the offsets; else `LakeRolledBackError`. Raises `CommitConflictError` when others keep
         winning, `LakeMismatchError`, or `CommitStateUnknownError`.
         """
         self._require_home_unless(dry_run, "dropping a partition")
@@ -239,7 +243,7 @@ class LakeTable(ABC):
         statistics_of: Sequence[str] = (),
         node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
-        """What `plan_read` plans, as whole files with their metadata; statistics for the columns of ``statistics_of``
+        """Plan as `plan_read`, as whole files with their metadata; statistics for the columns of ``statistics_of``
         and of the filter.
 
         Raises as `plan_read` does.
@@ -256,7 +260,7 @@ class LakeTable(ABC):
     def read_offsets(
         self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of a log range, (base offset, rows) in offset order.
+        """Read the rows of a log range: (base offset, rows) in offset order.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
         a table with a primary key never do, they hold current rows and not changes.
@@ -266,7 +270,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
-        """Raises `InvalidNameError` naming what exists."""
+        """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
 
     @abstractmethod
     def metadata_table_names(self) -> tuple[str, ...]: ...
@@ -296,7 +300,7 @@ class LakeTable(ABC):
         return None
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        """Delete metadata versions that were superseded more than a day ago; returns what they were."""
+        """Delete metadata versions that were superseded more than a day ago; returns their keys."""
         return []
 
     def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:

@@ -1,7 +1,7 @@
-"""Staging rows and committing them: how an append becomes part of the log.
+"""Staging and committing of rows: the way of an append into the log.
 
-Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record
-that names all of them. What is staged and never committed is an orphan, removed by cleaning after the grace.
+Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record that
+names all of them. Segments that are staged and never committed are orphans, removed by cleaning after the grace.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 INLINE_BYTES_MAX = 256 << 10
-"""Rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
+"""Bytes of rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
 INLINE_BUCKETS = 256
-"""The share of a bucket gets no smaller beyond so many: else a few rows for each would be an object for each. The
-record's manifest then holds the rows of all of them, each at its range of bytes."""
+"""Number of buckets beyond which the share of a bucket gets no smaller: else a few rows for each would need an object
+for each. The record's manifest then holds the rows of all of them, each at its range of bytes."""
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
@@ -43,12 +43,14 @@ WRITERS = 2
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
-    """Rows of one bucket that travel in a record, where ``bytes_max`` do of up to `INLINE_BUCKETS` buckets."""
+    """Return the bytes of one bucket's rows that travel in a record, if ``bytes_max`` do for up to `INLINE_BUCKETS`
+    buckets.
+    """
     return bytes_max // min(num_buckets, INLINE_BUCKETS)
 
 
 def inline_total(bytes_max: int, num_buckets: int) -> int:
-    """The same of all buckets together: 4 MiB of 4,096 buckets where 256 KiB are of few."""
+    """Return the same for all buckets together: 4 MiB of 4,096 buckets if 256 KiB are of few."""
     return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
 
 
@@ -62,7 +64,7 @@ class Staged:
     staged_ms: int
     """Store time at which staging began."""
     missing: frozenset[int] = frozenset()
-    """Columns that the rows lacked when they came in: the schema's defaults stand in them."""
+    """Columns that the rows lacked when they came in: the schema's defaults fill them."""
 
     @property
     def num_rows(self) -> int:
@@ -71,12 +73,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a table's rows find their bucket: by hash of ``bucket_key``, without one all of a batch to one (sticky)."""
+    """The way from a table's rows to their buckets: by hash of ``bucket_key``; without one all rows of a batch go to
+    one (sticky).
+    """
 
     num_buckets: int
     bucket_key: tuple[str, ...] = ()
     lake_format: LakeFormat = "iceberg"
-    """Whose hash it is."""
+    """The lake format whose hash is used."""
 
     @classmethod
     def of(cls, num_buckets: int, properties: TableProperties) -> Routing:
@@ -105,7 +109,7 @@ class Stager:
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
-        """Stage all rows; durable when this returns, visible when committed. ``missing``: as `Staged` has it."""
+        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`."""
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
@@ -116,7 +120,7 @@ class Stager:
         return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
-        """Segments of the rows, those of a bucket in the order of its rows."""
+        """Write the rows as segments, those of a bucket in the order of its rows."""
         parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
         groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
@@ -136,12 +140,12 @@ class Stager:
         return [staged[number] for number in sorted(staged)]
 
     def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
-        """The group's segments by their number."""
+        """Write the group's segments; returns them by their number."""
         staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._shape)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each bucket, in their order."""
+        """Return the rows of each bucket, in their order."""
         routing = self._routing
         if routing.num_buckets == 1:
             yield 0, rows
@@ -171,14 +175,16 @@ def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, p
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the bytes."""
+    """Cut rows into slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the
+    bytes.
+    """
     if not rows.num_rows:
         return
     yield from slicing.slices(rows, min(SEGMENT_BYTES_MAX, slicing.SLICE_BYTES_MAX))
 
 
 def gathered(staged: Iterable[Staged]) -> Staged:
-    """Several stagings of one table as one, to be committed together."""
+    """Combine several stagings of one table, to be committed together."""
     parts = tuple(staged)
     first = parts[0]
     if any(p.table_uuid != first.table_uuid for p in parts):
@@ -194,7 +200,7 @@ def gathered(staged: Iterable[Staged]) -> Staged:
 def commit_staged(
     log: CommitLog, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
 ) -> tuple[BucketOffsets, Committed]:
-    """Add staged rows to the table in one record, and say which offsets they got.
+    """Add staged rows to the table in one record, and return their offsets.
 
     With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
     committed before the record. A transaction that is already stored changes nothing and returns the offsets of its
@@ -218,10 +224,10 @@ def commit_staged(
 
 
 def truncating(state: TableState) -> tuple[Truncate, ...]:
-    """What empties the table: nothing where no row was appended since it was created or last truncated.
+    """Return the actions that empty the table: none if no row was appended since it was created or last truncated.
 
-    Where all rows are those of an adopted lake, which have no offsets, each bucket leaves one offset out: so the
-    truncation can be told from none.
+    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset, so that the
+    truncation shows.
     """
     if state.has_adopted_rows_alone:
         return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
@@ -229,7 +235,7 @@ def truncating(state: TableState) -> tuple[Truncate, ...]:
 
 
 def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
-    """The ends of the buckets behind what `truncating` gave for the state."""
+    """Return the ends of the buckets behind the result of `truncating` for the state."""
     return dict(emptying[0].offsets) if emptying else state.ends
 
 
@@ -266,7 +272,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 
 
 def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Whether cleaning cannot have removed segments of these uuids that nobody has named since they were staged.
+    """Whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
 
     It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
     each attempt to commit them: its process may have slept since.
@@ -277,7 +283,7 @@ def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, n
 
 
 def altered_meanwhile(state: TableState) -> CommitConflictError:
-    """For rows that do not `written_fits`."""
+    """Return the error for rows that do not `written_fits`."""
     return CommitConflictError(
         f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
         f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
@@ -287,7 +293,7 @@ def altered_meanwhile(state: TableState) -> CommitConflictError:
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
     """Whether rows that were staged by an older schema mean the same by the current one.
 
-    Columns match by name where rows come in, so that each column has to be what it was called then: the same or wider.
+    Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
     """
     now = {c.id: c for c in current.columns}
     for before in written.columns:

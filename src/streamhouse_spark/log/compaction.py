@@ -1,6 +1,6 @@
-"""Merging adjacent small segments into large ones. Offsets, rows and commit times stay.
+"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-What is still small then shares objects, where there are many buckets (`log/segments/shared_object.py`).
+Segments that are still small then share objects, if there are many buckets (`log/segments/shared_object.py`).
 
 Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
 because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
@@ -30,7 +30,7 @@ from streamhouse_spark.storage.base import Sink, Storage
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
-"""Merging holds the records that it merges, and whoever opens the table reads some of them."""
+"""Limit of live inline bytes: merging holds the records that it merges, and opening the table reads some of them."""
 INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
@@ -39,7 +39,7 @@ SMALL_RUN_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class MergeRun:
-    """Adjacent segments of one bucket and schema, to become one."""
+    """Adjacent segments of one bucket and schema, to be merged into one."""
 
     bucket: int
     segments: tuple[Segment, ...]
@@ -58,7 +58,9 @@ class MergeRun:
 
 
 def inline_merge_due(state: TableState) -> bool:
-    """Whether the writer of this state's newest record should merge. Not every writer looks: most find nothing."""
+    """Whether the writer of this state's newest record should merge. Not every writer calls it: most would find
+    nothing.
+    """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
     inline = [s for s in state.live_segments() if s.inline is not None]
@@ -67,7 +69,7 @@ def inline_merge_due(state: TableState) -> bool:
 
 
 def plan_inline_merge(state: TableState) -> list[MergeRun]:
-    """All runs of inline segments, whatever their length: afterwards no record holds rows."""
+    """Return all runs of inline segments, whatever their length: afterwards no record holds rows."""
     return [
         MergeRun(bucket, run)
         for bucket, log in state.buckets.items()
@@ -76,7 +78,7 @@ def plan_inline_merge(state: TableState) -> list[MergeRun]:
 
 
 def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[MergeRun]:
-    """Runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
+    """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
     runs: list[MergeRun] = []
     for bucket, log in state.buckets.items():
         for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
@@ -142,7 +144,7 @@ def _merged_group(
     group: Sequence[MergeRun],
     shape: SegmentShape,
 ) -> list[tuple[MergeRun, Segment]]:
-    """The runs' segments in one object, which several of them share. Durable when this returns."""
+    """Write the runs' segments to one object, which several of them share. Durable when this returns."""
     records.expect(segment for run in group for segment in run.segments)
     found = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
@@ -156,7 +158,9 @@ def _merged_group(
 def _merged(
     state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentShape, sink: Sink
 ) -> Segment:
-    """One segment of the run's rows, read and written batch by batch: however large it is, few batches are held."""
+    """Write one segment of the run's rows, read and written batch by batch: however large it is, few batches
+    are held.
+    """
     schema_id = run.segments[0].schema_id
     schema = state.written_schema(schema_id).arrow
     rows = _Rows(shape.of_schema(schema_id, state.schemas).stats_columns, shape.partition_by)
@@ -185,7 +189,7 @@ def _merged(
 
 
 class _Rows:
-    """What is told of rows that pass by."""
+    """Facts that are collected from rows as they pass by."""
 
     def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
         self._stats_columns = stats_columns
@@ -205,7 +209,9 @@ class _Rows:
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes as it is."""
+    """Return the same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes
+    unchanged.
+    """
     waiting: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:
@@ -228,5 +234,5 @@ def _time_runs(segment: Segment, start: int) -> list[tuple[int, int]]:
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without the runs that only repeat the time before them."""
+    """Return the times without the runs that only repeat the time before them."""
     return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

@@ -1,9 +1,10 @@
-"""`delta_join` without Spark: what changes of two tables do to the table that holds their join. Pure, over lookups.
+"""`delta_join` without Spark: the changes of the table that holds a join, for changes of the joined tables. Pure, over
+lookups.
 
 The target T holds the join of L and R. Its key is L's key and behind it R's without the join columns, which both keys
-begin with. A change only says *which* rows to look at again, never what to write: for a changed key of L, the row of L,
-its partners in R and all rows that T has of it are looked up, what the rows of L and R make is upserted, and what T has
-beyond it is deleted; for a changed key of R likewise. So values in the change feeds, their order and repetitions of
+begin with. A change only tells *which* rows to look at again, never the new values: for a changed key of L, the row of
+L, its partners in R and all rows that T has of it are looked up, the join of the rows of L and R is upserted, and other
+rows of T are deleted; for a changed key of R likewise. So values in the change feeds, their order and repetitions of
 them do not matter.
 
 **Why T converges.** Let t be a key of T, made of the keys l and r, and let m be the micro-batch with the last change of
@@ -15,10 +16,10 @@ l or of r, whichever is handled later.
 2. *Some task of m decides about t.* If t is in the join, the one with the last change finds both rows and upserts t. If
    it is not, that task deletes t if T has it: T is looked up by l, or by the join columns and then filtered by r, so it
    finds t although the partner may be gone.
-3. *Nothing older comes later.* One query handles both feeds, so what batch m reads of T holds all that the batches
-   before it wrote. A batch is committed once, by its number: what an earlier run of the query still wants to write for
-   a batch that is stored adds nothing (batches that write nothing are stored too, for that reason). Within m and later
-   on, all that is written of t is the same, by 1.
+3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of the batches before
+   it. A batch is committed once, by its number: late writes of an earlier run of the query for a stored batch add
+   nothing (batches that write nothing are stored too, for that reason). Within m and later on, all that is written of t
+   is the same, by 1.
 
 So T is right once the batch with the last change is committed, and each t is right as soon as its own last change is.
 Between, T may show a row of L beside a row of R that were never there at the same moment. That needs one writer: a
@@ -47,36 +48,36 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 SideName = Literal["left", "right"]
 KIND_COLUMN = "_change_type"
-"""What each row does to its key in the target; no column of a table is called so."""
+"""The kind of change of each row in the target; no column of a table has this name."""
 UPSERT = "upsert"
 DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A column that the join has."""
+    """A column of the join."""
 
     name: str
     side: SideName
     source: str
-    """Its name in the table of that side."""
+    """Name of the column in the table of its side."""
     type: pa.DataType
     nullable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Current rows, as new as the changes that are handled."""
+    """Current rows, as new as the handled changes."""
 
     left: Find
     right: Find
     target: Find
-    """Only the key's columns count."""
+    """Rows of the target; only the key's columns count."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """How two tables are joined into a third."""
+    """A plan for joining two tables into a third."""
 
     how: How
     left_key: tuple[str, ...]
@@ -93,16 +94,16 @@ class DeltaPlan:
     """Key column of the right table → that of the target."""
     target_key: tuple[str, ...]
     columns: tuple[tuple[Column, Joined], ...]
-    """Each column of the target and where it comes from."""
+    """Each column of the target and its source."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the changes: what each row does, then the columns of the target."""
+        """The schema of changes: the kind of change, then the columns of the target."""
         fields = [pa.field(column.name, column.type) for column, _ in self.columns]
         return pa.schema([pa.field(KIND_COLUMN, pa.string()), *fields])
 
     def columns_of(self, side: SideName) -> list[str]:
-        """The columns that are looked up of one side."""
+        """Return the columns to look up on one side."""
         key = self.left_key if side == "left" else self.right_key
         wanted = (source.source for _, source in self.columns if source.side == side)
         return list(dict.fromkeys([*key, *wanted]))
@@ -110,7 +111,7 @@ class DeltaPlan:
     # -- what changes do ------------------------------------------------------------------------------------------
 
     def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
-        """What has to be written to the target because these keys of one side changed.
+        """Return the changes of the target after these keys of one side changed.
 
         ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
         """
@@ -121,7 +122,7 @@ class DeltaPlan:
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, gone)])
 
     def _of_left(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """The joined rows of some keys of the left table, and the rows that the target has of them."""
+        """Return the joined rows of some keys of the left table, and the target's rows of them."""
         left = find.left(keys).rows
         right = find.right(_renamed(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
@@ -131,7 +132,7 @@ class DeltaPlan:
         return joined, find.target(_renamed(keys, self.target_of_left)).rows
 
     def _of_right(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """The joined rows of some keys of the right table, and the rows that the target has of them."""
+        """Return the joined rows of some keys of the right table, and the target's rows of them."""
         right = find.right(keys)
         if self.how == "left":  # the right key is the join columns, and rows without partner stay
             row_of_key = np.full(keys.num_rows, -1)
@@ -150,13 +151,13 @@ class DeltaPlan:
         return joined, there.filter(pc.is_in(of_keys, value_set=changed))
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """The columns of the target, given the rows of both sides beside each other."""
+        """Return the columns of the target, given the rows of both sides beside each other."""
         rows = {"left": left, "right": right}
         arrays = [rows[source.side].column(source.source) for _, source in self.columns]
         return pa.Table.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
-        """Rows of the schema of changes; columns that ``rows`` does not have are null."""
+        """Return rows in the schema of changes; columns that ``rows`` does not have are null."""
         given = set(rows.column_names)
         columns = [
             rows.column(column.name) if column.name in given else pa.nulls(rows.num_rows, column.type)
@@ -168,7 +169,7 @@ class DeltaPlan:
 
     @classmethod
     def of(cls, join: Join, target: TableState, columns: Sequence[str] | None = None) -> DeltaPlan:
-        """The plan of a join into this table. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+        """Plan a join into this table. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         _require_target(target, join)
         own = {column.name.casefold(): column for column in target.schema.columns}
         wanted = join.chosen(columns)
@@ -190,7 +191,7 @@ class DeltaPlan:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join of two tables, whatever it is written into."""
+    """A join of two tables, independent of its target."""
 
     left: TableState
     right: TableState
@@ -202,7 +203,9 @@ class Join:
 
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
-        """Raises `InvalidOptionError`, `SchemaMismatchError` where the two cannot be joined so."""
+        """Check and make the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the two tables cannot be
+        joined so.
+        """
         given = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
         on_left = KeyColumns.of([(b, a) for a, b in given], right.schema.names, left)
         on_right = KeyColumns.of(given, left.schema.names, right)
@@ -231,7 +234,7 @@ class Join:
 
     @property
     def target_of_right(self) -> dict[str, str]:
-        """What each key column of the right table is called in the target."""
+        """Key column of the right table → its name in the target."""
         left_of = {theirs: ours for ours, theirs in self.pairs}
         return {name: left_of.get(name, self.prefix + name) for name in self.right_key}
 
@@ -252,7 +255,7 @@ class Join:
         return of_left + of_right
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, list[Joined]]:
-        """The columns to write by their folded names, of which some may be those of two columns."""
+        """Return the columns to write by their folded names. A name may stand for two columns."""
         found: dict[str, list[Joined]] = {}
         for column in self.columns:
             found.setdefault(column.name.casefold(), []).append(column)
@@ -268,7 +271,7 @@ class Join:
         return {name: column for name, column in found.items() if name in kept}
 
     def ddl(self, columns: Sequence[str] | None = None) -> str:
-        """The columns and the primary key of a table that the join can be written into."""
+        """Return the columns and the primary key, as DDL, of a table that can hold the join."""
         key = {name.casefold() for name in self.target_key}
         parts = []
         for name, found in self.chosen(columns).items():
@@ -278,7 +281,7 @@ class Join:
 
 
 def _require_target(target: TableState, join: Join) -> None:
-    """Raises `InvalidOptionError` for a table whose rows are not what was last written under the key of the join."""
+    """Raise `InvalidOptionError` for a table whose rows may differ from the last written row of their key."""
     key = [target.schema.column(name).name for name in target.primary_key]
     if [name.casefold() for name in key] != [name.casefold() for name in join.target_key]:
         found = f"the primary key ({', '.join(key)})" if key else "no primary key"
@@ -297,7 +300,7 @@ def _require_target(target: TableState, join: Join) -> None:
 
 
 def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[str, list[Joined]]) -> Joined:
-    """Where a column of the target comes from. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+    """Return the source of a column of the target. Raises `InvalidOptionError`, `SchemaMismatchError`."""
     found = wanted.get(column.name.casefold(), [])
     if len(found) > 1:
         raise InvalidOptionError(
@@ -327,7 +330,7 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
 
 
 def _renamed(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
-    """Some columns of the rows under other names."""
+    """Return some columns of the rows under other names."""
     return pa.Table.from_arrays([rows.column(name) for name in names], names=list(names.values()))
 
 

@@ -1,4 +1,4 @@
-"""Rows by their primary key, from the tablets of this host."""
+"""Lookups of rows by primary key, in the tablets of this host."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from streamhouse_spark.write.upsert import KeyedShape, KeyedTable, as_keys
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
-"""How often a tablet that is found damaged is made anew for one lookup."""
+"""Times that a damaged tablet is made anew for one lookup."""
 _Result = TypeVar("_Result")
 Places = npt.NDArray[np.int64]
 LOOK_MS_MAX = 1_000
-"""How long after the log was read it is enough to see that the next record is not there."""
+"""Time after a read of the log within which the absence of the next record proves that the state is the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Current rows that begin with keys that were asked for."""
+    """Current rows that begin with the given keys."""
 
     places: Places
-    """Which of the keys each row belongs to, ascending."""
+    """For each row the index of its key, ascending."""
     rows: pa.Table
 
 
 class Lookup:
-    """Lookups in one table; keeps when the log was last read. Safe for threads."""
+    """Lookups in one table; remembers when the log was last read. Safe for threads."""
 
     def __init__(self, keyed: KeyedTable) -> None:
         self._keyed = keyed
@@ -57,7 +57,7 @@ class Lookup:
         self._next_record: tuple[int, str] = (-1, "")
 
     def require_unlike_found(self, columns: Sequence[str] | None) -> None:
-        """Raises `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+        """Raise `SchemaMismatchError` for an older table's column that is called `FOUND`."""
         shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
@@ -71,7 +71,9 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """See `Table.lookup`. Whether a key was found stands in the last column, whatever the table's are called."""
+        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's are
+        called.
+        """
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
         wanted = _value_names(shape, columns)
@@ -136,7 +138,7 @@ class Lookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> Matches:
-        """The current rows of many keys, or of many first parts of keys, of which each may have several rows.
+        """Return the current rows of many keys, or of many first parts of keys, of which each may have several rows.
 
         ``keys`` has the first columns of the primary key, or all, under the table's names and types and without
         nulls; the same key may come again. ``columns`` are those of the rows, all by default.
@@ -172,7 +174,7 @@ class Lookup:
     def state(
         self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
     ) -> TableState:
-        """A state of the log that is as new as was asked for; see `Table.lookup`."""
+        """Return a state of the log as new as required; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
         known, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
@@ -195,7 +197,7 @@ class Lookup:
         return state
 
     def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
-        """Whether rows that were found with this extent are the table's, of this state or a newer one."""
+        """Whether rows found with ``extent`` are the table's, of this state or a newer one."""
         if tablet.checked == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
@@ -205,7 +207,7 @@ class Lookup:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
-        """What ``look`` finds; again where another process of this host applied rows of a schema unknown here."""
+        """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
         try:
             return look(state, self._keyed.shape(state))
         except UnknownSchemaError:
@@ -215,7 +217,7 @@ class Lookup:
     def _is_newest(self, state: TableState) -> bool:
         """Whether the log on a local disk has no record behind this state: one look instead of a failing read.
 
-        It counts for a moment after the log was read only, as who slept longer has to ask for the floor too.
+        It counts only for a moment after the log was read: after a longer sleep the floor has to be read too.
         """
         version, path = self._next_record
         if version != state.version:
@@ -244,9 +246,9 @@ class Lookup:
     def _read(
         self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
     ) -> _Result:
-        """What ``read`` says of the bucket's tablet, beside what was applied to it then.
+        """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
 
-        A tablet that is found damaged while it is read is empty and begins anew: such a result counts for nothing.
+        A tablet that is found damaged while it is read is empty and begins anew: such a result does not count.
         """
         storage = self._table.storage
         for _ in range(DAMAGED_MAX):
@@ -258,7 +260,9 @@ class Lookup:
         raise damaged(state, bucket)
 
     def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
-        """The rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps others."""
+        """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
+        others.
+        """
 
         def read(tablet: Tablet) -> tuple[Extent, list[bytes]]:
             values: list[bytes] = []
@@ -283,13 +287,13 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
 
 
 def _value_names(shape: KeyedShape, columns: Sequence[str] | None) -> list[str]:
-    """The columns beside the key that a lookup returns."""
+    """Return the columns beside the key that a lookup returns."""
     wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
     return [name for name in wanted.names if name not in shape.key_schema.names]
 
 
 def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
-    """One row with the key columns of the prefix."""
+    """Return one row with the key columns of the prefix."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
         given = {shape.schema.column(name).name: value for name, value in prefix.items()}
@@ -306,7 +310,7 @@ def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
 
 
 Matched = tuple[Extent, tuple[Places, list[bytes]]]
-"""Which changes were applied, and the places of keys with the values that they have."""
+"""The changes that were applied, and the indexes of keys with their values."""
 
 
 def damaged(state: TableState, bucket: int) -> StorageError:
@@ -322,14 +326,14 @@ def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[Extent, list[bytes | 
 
 
 def _found(_shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """The places of those keys that are there, and their values."""
+    """Return the indexes of found keys, and their values."""
     found = tablet.find(stored_keys(keys))
     there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
     return found.extent, (places[there], [value for value in found.values if value is not None])
 
 
 def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """For each row that begins with one of the keys, the place of that key, and its value."""
+    """Return for each row that begins with one of the keys the index of that key, and its value."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [stored_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
@@ -343,7 +347,7 @@ def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, ta
 
 
 def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Which keys to look for in which buckets: in each where not all of the bucket key is among their columns."""
+    """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)

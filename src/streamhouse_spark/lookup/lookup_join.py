@@ -1,6 +1,6 @@
-"""Joining rows with the current rows of a table by (the first columns of) its primary key: plans and their steps.
+"""Joins of rows with the current rows of a table by (the first columns of) its primary key: plans and their steps.
 
-A plan is decided once, where the schemas are known, and then applied to Arrow batches wherever they are. No Spark here.
+A plan is made once, from the schemas, and then applied to Arrow batches in any process. No Spark here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 How = Literal["left", "inner"]
 Find = Callable[[pa.Table], Matches]
-"""The current rows of keys, as `keyed_lookup.Lookup.matches` finds them."""
+"""Returns the current rows of keys, as `keyed_lookup.Lookup.matches` does."""
 
 ROWS_MAX: Final = 1 << 16
-"""Rows of a batch that a join gives."""
+"""Rows of a batch that a join returns."""
 PREFIX_ROWS_MAX: Final = 1 << 12
-"""Rows that are joined at a time where each may have many partners."""
+"""Rows that are joined at a time if each may have many partners."""
 
 Places = npt.NDArray[np.int64]
 
@@ -37,14 +37,14 @@ Places = npt.NDArray[np.int64]
 
 
 def parse_how(how: str) -> How:
-    """Raises `InvalidOptionError` for a join that there is not."""
+    """Parse the kind of join. Raises `InvalidOptionError` for an unknown kind."""
     if how not in ("left", "inner"):
         raise InvalidOptionError(f"how is {shown(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
 def parse_on(on: object) -> list[tuple[str, str]]:
-    """Pairs of columns that must be equal. Raises `InvalidOptionError` for what names none."""
+    """Parse pairs of columns that must be equal. Raises `InvalidOptionError` for a value that names none."""
     if isinstance(on, str):
         on = [on]
     if isinstance(on, Mapping):
@@ -62,21 +62,24 @@ def parse_on(on: object) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """Columns of some rows that are the first columns of a table's primary key, or all, in the order of the key."""
+    """Columns of some rows that stand for the first columns of a table's primary key, or all, in the order of
+    the key.
+    """
 
     given: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    """Those of the key."""
+    """Types of the key's columns."""
     is_whole: bool
-    """Whether they are all columns of the primary key, so that there is one row at most."""
+    """Whether they are all columns of the primary key, so that at most one row matches."""
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], given: Sequence[str], state: TableState) -> KeyColumns:
-        """``pairs`` are columns of the rows and of the table; ``given`` are all columns of the rows.
+        """Find the key columns. ``pairs`` are columns of the rows and of the table; ``given`` are all columns of the
+        rows.
 
-        Raises `InvalidOptionError` for a table without primary key, `SchemaMismatchError` for a column that is not
-        there, and for columns that the primary key does not begin with.
+        Raises `InvalidOptionError` for a table without primary key, `SchemaMismatchError` for an absent column, and for
+        columns that the primary key does not begin with.
         """
         if not state.primary_key:
             raise InvalidOptionError(
@@ -99,7 +102,7 @@ class KeyColumns:
         return cls(tuple(by_key[name] for name in key), key, types, len(key) == len(key_names))
 
     def require_types(self, given: Sequence[pa.DataType], table: str) -> None:
-        """Raises `SchemaMismatchError` where values of these types, in the order of the key, are never keys."""
+        """Raise `SchemaMismatchError` if values of these types, in the order of the key, are never keys."""
         for name, key, found, expected in zip(self.given, self.key, given, self.types, strict=True):
             canonical = canonical_type(found, column=name)
             if not (canonical.equals(expected) or _widens(canonical, expected)):
@@ -109,7 +112,7 @@ class KeyColumns:
                 )
 
     def keys(self, columns: Sequence[pa.Array]) -> tuple[Places, pa.Table]:
-        """Which rows have no null in these columns, given in the order of the key, and their keys."""
+        """Return which rows have no null in these columns, given in the order of the key, and their keys."""
         there = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             if column.null_count:
@@ -121,9 +124,9 @@ class KeyColumns:
 
 
 def resolved(name: str, given: Sequence[str]) -> str:
-    """The column of the rows that a user means: by its name, else without regard to case.
+    """Return the column of the rows with this name, else without regard to case.
 
-    Raises `SchemaMismatchError` where there is none, or several.
+    Raises `SchemaMismatchError` if there is none, or several.
     """
     found = [g for g in given if g == name] or [g for g in given if g.casefold() == name.casefold()]
     if len(found) == 1:
@@ -143,7 +146,7 @@ def _widens(given: pa.DataType, key: pa.DataType) -> bool:
 
 
 def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> None:
-    """Raises `InvalidOptionError` where a column of the table has the name of another one in the result."""
+    """Raise `InvalidOptionError` if an added column of the table has the name of another column of the result."""
     folded = {name.casefold() for name in names}
     clashes = [name for name in added if name.casefold() in folded]
     if clashes:
@@ -158,22 +161,22 @@ def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """How rows are joined with those of one table."""
+    """A plan for joining rows with those of one table."""
 
     on: KeyColumns
     on_places: tuple[int, ...]
-    """Where the key's columns stand in the rows."""
+    """Indexes of the key's columns in the rows."""
     columns: tuple[str, ...]
-    """Columns of the table that are added."""
+    """Columns of the table to add."""
     fields: tuple[pa.Field, ...]
-    """They as they are in the result."""
+    """The added columns as fields of the result."""
     how: How
 
     @classmethod
     def of(
         cls, state: TableState, given: Sequence[str], on: object, columns: Sequence[str] | None, how: str, prefix: str
     ) -> LookupPlan:
-        """``given`` are the columns of the rows. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+        """Plan the join. ``given`` are the columns of the rows. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         key = KeyColumns.of(parse_on(on), given, state)
         schema = state.schema
         if columns is None:
@@ -189,13 +192,15 @@ class LookupPlan:
         return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
-        """The rows with their partners, in their order."""
+        """Return the rows with their partners, in their order."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
             yield from self.joined(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
 
     def joined(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
-        """Rows whose key is null, or not in the table, have nulls, or are left out with an inner join."""
+        """Join the rows. Those whose key is null or absent from the table get nulls, or are left out with an inner
+        join.
+        """
         places, keys = self.on.keys([rows.column(place) for place in self.on_places])
         found = find(keys)
         row_of, partner = places[found.places], np.arange(len(found.places))
@@ -207,7 +212,7 @@ class LookupPlan:
 
 
 def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
-    """Each match and each row without one, in the order of the rows: the row, and the match or -1.
+    """Return each match and each row without one, in the order of the rows: the row, and the match or -1.
 
     ``row_of`` is the row of each match, ascending.
     """

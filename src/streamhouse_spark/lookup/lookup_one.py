@@ -1,4 +1,4 @@
-"""`Table.lookup_one`: one row by its key as a dict, for applications that ask for one at a time."""
+"""`Table.lookup_one`: one row by its key as a dict, for applications that look up one row at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _INT64 = 1 << 63
 
 @checked
 def _look_at(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
-    """Raises for the kinds of arguments that the lookup does not look at itself; a call of each time would be slow."""
+    """Raise for arguments of kinds that the lookup does not check itself; a call of this for each lookup would
+    be slow.
+    """
 
 
 class LookupOne:
-    """Lookups of single rows; what they need of a schema is made once. Safe for threads."""
+    """Lookups of single rows. Everything that depends on a schema is made once. Safe for threads."""
 
     def __init__(self, keyed: KeyedTable, lookup: Lookup) -> None:
         self._keyed = keyed
@@ -74,7 +76,7 @@ class LookupOne:
         return plan
 
     def _value(self, state: TableState, shape: KeyedShape, key: bytes, bucket: int) -> bytes | None:
-        """The key's value at this state or a newer one."""
+        """Return the key's value at this state or a newer one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             found = tablet.find_one(key)
@@ -102,7 +104,7 @@ class LookupOne:
 
 
 class _Plan:
-    """How rows of one schema are found and read."""
+    """The means to find and read rows of one schema."""
 
     def __init__(self, shape: KeyedShape, columns: Sequence[str] | None) -> None:
         self.shape = shape
@@ -111,7 +113,7 @@ class _Plan:
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: OneKey | None = None
-        """None where Arrow has to find the bucket, or to bring texts into their length."""
+        """None if Arrow has to find the bucket, or to bring texts into their length."""
         is_padded = any(column.size is not None for column in key.columns)
         if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
@@ -120,7 +122,7 @@ class _Plan:
         self.value = OneValue({shape.layout.schema_id: OneRow(names, types, self.wanted)})
 
     def key_values(self, key: Any) -> Sequence[Any]:
-        """The values of the key's columns in their order. Raises `SchemaMismatchError`."""
+        """Return the values of the key's columns in their order. Raises `SchemaMismatchError`."""
         names = self._key_names
         if type(key) in PLAIN and len(names) == 1:
             return (key,)

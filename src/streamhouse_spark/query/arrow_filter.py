@@ -47,7 +47,7 @@ class ArrowFilter:
 
     @cached_property
     def _named(self) -> frozenset[str]:
-        """Those whose names its text has: all that it speaks of by name, perhaps more.
+        """Columns whose names its text has: all that it speaks of by name, perhaps more.
 
         Arrow simplifies comparisons with NaN wrongly: beside one, floats are left to the rows.
         """
@@ -68,7 +68,7 @@ def _guarantee(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression
 
 
 def _guaranteed(field: pc.Expression, found: Bounds, data_type: pa.DataType) -> pc.Expression | None:
-    """What Arrow may take for granted of a column; None for nothing, as where there may be NaN, which it cannot say."""
+    """Guarantee that Arrow may use of a column; None for none, as where there may be NaN, which it cannot say."""
     if not found.may_have_value:
         return field.is_null()
     low, high = _scalar(found.low, data_type), _scalar(found.high, data_type)

@@ -1,6 +1,6 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
-An expression means what Arrow makes of it. Of predicates more is promised: column names count without regard to case,
+An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
 integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
 wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), and
 null equals nothing, as in SQL.
@@ -61,9 +61,9 @@ class Filter:
     predicates: tuple[Predicate, ...] = ()
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
-        """The filter for rows of this schema: names in its spelling, values compared as its types.
+        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
 
-        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for a comparison that cannot be.
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
         asked = [(f, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
@@ -81,13 +81,15 @@ class Filter:
 class BoundFilter:
     expression: pc.Expression
     node: Node
-    """What all of its rows satisfy: says which files and segments can hold some."""
+    """Tree that all rows of the answer satisfy: it says which files and segments can hold some."""
     columns: tuple[str, ...] | None = None
-    """The columns that it needs; None where that is not known."""
+    """The columns that it needs; None if unknown."""
 
 
 def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
-    """Raises `InvalidOptionError` for anything but an expression or a list of (column, operator, value)."""
+    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
+    value).
+    """
     if value is None:
         return None
     if isinstance(value, pc.Expression):
@@ -158,7 +160,7 @@ def _members(column: str, value: Any) -> list[Any]:
 
 
 def _node(field: pa.Field, name: str, value: Any) -> Node:
-    """What all rows of the predicate satisfy, with values of the column's type, so that rounding loses no row.
+    """Make a tree that all rows of the predicate satisfy, with values of the column's type: rounding loses no row.
 
     Bounds do not speak reliably of infinities.
     """
@@ -208,7 +210,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
-    """The number; of a float beside decimals the one that it is written as."""
+    """Return the number; for a float beside decimals, the number that it is written as."""
     if isinstance(value, decimal.Decimal):
         return value
     if isinstance(value, numbers.Integral):
@@ -217,7 +219,7 @@ def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
 
 
 def _float(value: Any) -> float | None:
-    """None for a number that is larger than all of them."""
+    """Return the number as a float; None for a number that is larger than all floats."""
     try:
         return float(value)
     except OverflowError:
@@ -248,7 +250,7 @@ _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
-    """The largest number of the type's scale that is not above the value."""
+    """Return the largest number of the type's scale that is not above the value."""
     scale = kind.scale if pa.types.is_decimal(kind) else 0
     exponent = value.as_tuple().exponent
     if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
@@ -266,7 +268,7 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _member(field: pa.Field, value: Any) -> Any:
-    """The value as one of the column's type, None where no such value equals it."""
+    """Return the value in the column's type, None if no value of the type equals it."""
     kind, types = field.type, pa.types
     if isinstance(value, pa.Scalar):
         value = value.as_py()
@@ -301,7 +303,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Bind the expression as a read would, so that what cannot be is refused before anything is read."""
+    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
     import pyarrow.dataset as ds  # loads pandas, where there is one
 
     try:

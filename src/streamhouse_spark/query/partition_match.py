@@ -1,4 +1,4 @@
-"""Which partitions an operation is about: values of some or all partition columns. Pure, over Arrow columns."""
+"""The choice of partitions: values of some or all partition columns. Pure, over Arrow columns."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for null where a partition is written as text, as in Hive's folders."""
+"""The text of null in a partition, as in Hive's folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatch:
-    """All partitions that have these values in these columns. Null is a value, and so is NaN."""
+    """All partitions with these values in these columns. Null is a value, and so is NaN."""
 
     values: tuple[tuple[str, pa.Scalar], ...]
     """Partition column → its value in the column's type, at least one."""
 
     @classmethod
     def of(cls, given: object, schema: TableSchema, partition_by: Sequence[str], table: str) -> PartitionMatch:
-        """The partitions with the values of a mapping, whose names count without regard to case.
+        """Match the partitions with the values of a mapping, whose names count without regard to case.
 
-        Raises `InvalidOptionError` for a table without partitions, for what is no mapping or an empty one, and for a
-        name that is no partition column; `SchemaMismatchError` for a value that the column cannot have.
+        Raises `InvalidOptionError` for a table without partitions, for a value that is no mapping or an empty one, and
+        for a name that is no partition column; `SchemaMismatchError` for a value that the column cannot have.
         """
         columns = _columns(given, partition_by, table)
         chosen = TableSchema(tuple(schema.column(name) for name in columns))
@@ -44,13 +44,13 @@ class PartitionMatch:
     def of_texts(
         cls, given: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
     ) -> PartitionMatch:
-        """As `of`, with values as people write them; `NULL_NAME` is null."""
+        """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
         columns = _columns(given, partition_by, table)
         typed = {name: _typed(table, name, text, schema.column(name).type) for name, text in columns.items()}
         return cls.of({name: scalar.as_py() for name, scalar in typed.items()}, schema, partition_by, table)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Which of the rows are of these partitions, given at least their columns here."""
+        """Return which of the rows are of these partitions. The rows have at least the columns of the match."""
         found = np.ones(rows.num_rows, np.bool_)
         for name, value in self.values:
             found &= _equal(rows.column(name), value).to_numpy()
@@ -72,7 +72,7 @@ class PartitionMatches:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The partition columns that decide."""
+        """The partition columns that the matches use."""
         return tuple(dict.fromkeys(name for match in self.matches for name, _ in match.values))
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -85,7 +85,7 @@ class PartitionMatches:
         return any(match.holds(partition) for match in self.matches)
 
     def renamed(self, names: Mapping[str, str]) -> PartitionMatches:
-        """The same partitions, of columns that are called otherwise elsewhere."""
+        """Return the same partitions under other names of the columns."""
         return PartitionMatches(
             tuple(replace(m, values=tuple((names[name], value) for name, value in m.values)) for m in self.matches)
         )
@@ -95,7 +95,7 @@ class PartitionMatches:
 
 
 def plain_value(value: pa.Scalar) -> Any:
-    """Days and microseconds as integers, all else as Python has it."""
+    """Convert dates and timestamps to days and microseconds; return any other value as Python has it."""
     if pa.types.is_date32(value.type):
         return value.cast(pa.int32()).as_py()
     if pa.types.is_timestamp(value.type):
@@ -104,7 +104,7 @@ def plain_value(value: pa.Scalar) -> Any:
 
 
 def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
-    """The values under the table's spelling of the names."""
+    """Return the values under the table's spelling of the names."""
     if not partition_by:
         raise InvalidOptionError(
             f"table {table} is not partitioned; truncate() removes all rows, or partition a new table by a column"

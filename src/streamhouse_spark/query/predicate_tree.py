@@ -24,9 +24,10 @@ ANYTHING = TRUE | FALSE | NULL
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a column holds in some rows: values within ``[low, high]`` (None: unbounded), nulls, both or neither.
+    """The possible values of a column in some rows: values within ``[low, high]`` (None: unbounded), nulls, both or
+    neither.
 
-    The interval may be too wide, and values are as `ordered` gives them.
+    The interval may be too wide, and values have the form of `ordered`.
     """
 
     low: Any = None
@@ -45,12 +46,12 @@ ONLY_NULLS = Bounds(may_have_value=False)
 
 
 def exactly(value: Any) -> Bounds:
-    """The bounds of a column that has one value everywhere; None is null."""
+    """Return the bounds of a column with one value everywhere; None is null."""
     return ONLY_NULLS if value is None else Bounds(ordered(value), ordered(value), may_be_null=False)
 
 
 def ordered(value: Any) -> Any:
-    """The value in a form that compares as Spark does: floats with NaN above all numbers."""
+    """Return the value in a form that compares as Spark does: floats with NaN above all numbers."""
     if isinstance(value, float):
         return _NAN if value != value else (0, value)  # noqa: PLR0124 - NaN
     return value
@@ -66,7 +67,7 @@ def planned_value(value: Any) -> Any:
 
 
 def family_of(column: pa.DataType) -> str | None:
-    """Which values a column of the type compares with; None for types without an order that is used here."""
+    """Name the kind of values that a column of the type compares with; None for types whose order is not used."""
     types = pa.types
     if types.is_integer(column) or types.is_decimal(column):
         return "number"
@@ -82,13 +83,15 @@ class Node(Protocol):
     """A filter, or a part of one."""
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        """What it can be for a row within the bounds: a set of `TRUE`, `FALSE`, `NULL`. Absent columns are unknown."""
+        """Return the possible outcomes for a row within the bounds: a set of `TRUE`, `FALSE`, `NULL`. Absent columns
+        are unknown.
+        """
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        """Values that the column must have (None is null) where the filter is true; None where it can have any."""
+        """Return the values that the column must have (None is null) if the filter is true; None if it can have any."""
 
     def columns(self) -> frozenset[str]:
-        """The columns that bounds are asked of."""
+        """Return the columns whose bounds are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,7 @@ class OfNumbers:
 class In:
     column: str
     values: tuple[Any, ...]
-    """Without null, which ``has_null`` says."""
+    """The values without null; ``has_null`` stands for that."""
     has_null: bool
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
@@ -249,7 +252,7 @@ class In:
 
 
 def _combined(dominant: int, neutral: int) -> list[list[int]]:
-    """Of two sets of outcomes, the outcomes of AND (dominant `FALSE`) or OR (dominant `TRUE`) of one of each."""
+    """Combine two sets of outcomes: those of AND (dominant `FALSE`) or OR (dominant `TRUE`) of one of each."""
 
     def one(a: int, b: int) -> int:
         if dominant in (a, b):
@@ -293,7 +296,9 @@ def _inverted(found: int) -> int:
 
 
 def _starts_with(low: Any, high: Any, prefix: str) -> int:
-    """Texts that begin with the prefix follow each other, from the prefix itself on."""
+    """Return the possible outcomes of a prefix test. Texts with the prefix follow each other, from the prefix itself
+    on.
+    """
     is_below = high is not None and high < prefix
     is_above = low is not None and low > prefix and not low.startswith(prefix)
     all_inside = low is not None and high is not None and low.startswith(prefix) and high.startswith(prefix)
@@ -332,7 +337,7 @@ def _compared(operator: str, found: Bounds, value: Any) -> int:
 
 
 def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:
-    """False only if the filter is true for no row within the bounds."""
+    """Return False only if the filter is true for no row within the bounds."""
     try:
         return bool(node.outcomes(bounds) & TRUE)
     except (RecursionError, TypeError):

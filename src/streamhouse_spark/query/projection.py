@@ -1,4 +1,4 @@
-"""Columns and filters of a read: what has to be read, what is applied where, what comes out."""
+"""Columns and filters of a read: the columns to read, the place of each filter, the columns of the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ __all__ = ["Filter", "Projection", "narrowed", "parse_filter"]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """``columns`` come out; ``read_columns`` are read, which also holds what only the filter needs (None: all)."""
+    """The columns of a read: ``columns`` of the result, and ``read_columns`` (None: all), which include those of the
+    filter.
+    """
 
     schema: pa.Schema
     columns: tuple[str, ...]
@@ -30,7 +32,7 @@ class Projection:
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
-        """The projection of a read.
+        """Make the projection of a read.
 
         Raises `SchemaMismatchError` for an unknown or repeated column, `InvalidOptionError` for a filter that does not
         fit the columns' types.
@@ -49,11 +51,11 @@ class Projection:
         return table if self.filter is None else matching(table, self.filter)
 
     def finish(self, table: pa.Table) -> pa.Table:
-        """The columns that were asked for, in their order."""
+        """Return the columns that were asked for, in their order."""
         return table if table.schema.equals(self.schema) else table.select(list(self.columns))
 
     def joined(self, parts: Sequence[pa.Table]) -> pa.Table:
-        """Finished tables as one."""
+        """Join finished tables."""
         if not self.columns:  # Arrow forgets the number of rows when it joins tables without columns
             return pa.table([pa.nulls(sum(part.num_rows for part in parts))], names=[""]).select([])
         return pa.concat_tables([self.empty(), *parts])
@@ -63,7 +65,7 @@ class Projection:
 
 
 def narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
-    """Rows of any schema, filtered, with the columns asked for. Raises as `Projection.of` does."""
+    """Filter rows of any schema and return the columns asked for. Raises as `Projection.of` does."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
         rows = matching(rows, filter_.bound(rows.schema).expression)

@@ -1,4 +1,4 @@
-"""Rows that a filter wants, and leaving a few rows out of many."""
+"""Selection of rows by a filter, and removal of a few rows from many."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _RUN_ROWS_MIN: Final = 400
-"""Shorter runs of rows between those that go are copied slower one by one than Arrow's filter looks at each row."""
+"""Shorter runs of rows between removed ones are slower to copy one by one than a test of each row by Arrow's filter."""
 
 
 def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
-    """The rows for which the filter is true, in their order, found by the thread that calls.
+    """Return the rows for which the filter is true, in their order, found by the calling thread.
 
     `pyarrow.Table.filter` takes Arrow's threads for it, and one of those may hold on to rows for a moment longer. Rows
-    whose memory is Python's are given back under Python's lock, and a thread that asks for it while the interpreter
-    ends aborts the process: so a command ended with code 134 after it had printed all (Arrow issue 34314).
+    in Python's memory are freed under Python's lock, and a thread that asks for the lock while the interpreter ends
+    aborts the process: so a command ended with code 134 after it had printed everything (Arrow issue 34314).
     """
     from pyarrow import acero  # loads pandas, where there is one
 
@@ -28,7 +28,7 @@ def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
 
 
 def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The rows that are not ``dropped``, in their order."""
+    """Return the rows that are not ``dropped``, in their order."""
     places = np.flatnonzero(dropped)
     if not len(places):
         return batch

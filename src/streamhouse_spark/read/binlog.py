@@ -20,13 +20,15 @@ _SHOWN = ("insert", "update_after", "delete")
 
 
 def binlog_schema(schema: pa.Schema) -> pa.Schema:
-    """``_change_type`` (insert, update, delete), ``_log_offset``, ``_commit_timestamp``, ``before``, ``after``."""
+    """Return the schema of the binlog: ``_change_type`` (insert, update, delete), ``_log_offset``,
+    ``_commit_timestamp``, ``before``, ``after``.
+    """
     fields = [field.with_nullable(True) for field in schema]
     return pa.schema([*CHANGELOG_FIELDS, pa.field("before", pa.struct(fields)), pa.field("after", pa.struct(fields))])
 
 
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The changes, which come as ``$changelog`` has them: each bucket in the order of its offsets, each bucket at once.
+    """Pair the changes, given as ``$changelog`` has them: each bucket in the order of its offsets and in one piece.
 
     An update has the offset of its row after. ``before`` is null for inserts, and for updates of a table whose
     changelog has no rows before (``table.changelog.image`` WAL); ``after`` is null for deletions. ``schema`` is the

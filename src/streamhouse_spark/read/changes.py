@@ -1,4 +1,4 @@
-"""What the newest changes of a table with a primary key leave of its rows, bucket by bucket."""
+"""Collapse the newest changes of keys, bucket by bucket, and leave out the older rows of these keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Changes:
         return [self._held[b] for b in wanted]
 
     def _kept(self, split: LogSplit) -> Tail:
-        """Those of a split, once for all tasks of the process where the history is known."""
+        """Collapse the changes of a split, once for all tasks of the process where the history is known."""
         if self._keyed.history is None:
             return self._read(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)

@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""From the pieces of a plan to their rows. Every reader reads here: Python at once, others batch by batch."""
+"""Read the pieces of a plan. Every reader reads here: Python at once, others batch by batch."""
 
 from __future__ import annotations
 

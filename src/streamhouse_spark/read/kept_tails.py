@@ -1,4 +1,4 @@
-"""What the newest changes of a bucket make of its keys, worked out once for all tasks of a process that need it."""
+"""The newest changes of a bucket collapsed by key, made once for all tasks of a process that need them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.keys.collapsed_changes import Tail
 
 TAILS_BYTES_MAX = 128 << 20
-"""What a process keeps of them, as they are in memory. A larger one is kept for as long as its task."""
+"""Bytes in memory that a process keeps. A larger result is kept only while its task runs."""
 
 
 @dataclass(slots=True)
@@ -21,11 +21,12 @@ class _Entry:
 
 
 class KeptTails:
-    """The least recently used goes first. Safe for use by several threads: one works out, the others wait for it.
+    """Results, of which the least recently used goes first. Safe for use by several threads: one computes, the others
+    wait for it.
 
     A range of offsets holds the same changes for ever in one history of a table, which keys name, because one that was
-    restored may hold others there. So nothing that is kept can be out of date. What fails is tried again by the next
-    who asks.
+    restored may hold others there. So nothing that is kept can be out of date. A failed computation is tried again by
+    the next caller.
     """
 
     def __init__(self) -> None:
@@ -58,4 +59,4 @@ class KeptTails:
 
 
 kept_tails = KeptTails()
-"""Of this process."""
+"""The results of this process."""

@@ -31,7 +31,7 @@ class LogPiece:
 class LakePiece:
     split: LakeSplit
     bucket: int | None = None
-    """Of all its rows, where that is known."""
+    """Bucket of all its rows, if known."""
 
     @property
     def size_bytes(self) -> int:
@@ -63,18 +63,18 @@ class KeyedPiece:
     """Rows of a table with a primary key that need its newest changes to be read.
 
     With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
-    names; without, the rows that the changes of the bucket leave.
+    names; without either, the rows that the changes of the bucket leave.
     """
 
     bucket: int | None
-    """None for a lake file of which it is not known: the changes of all buckets count."""
+    """None for a lake file whose bucket is unknown: the changes of all buckets count."""
     lake: LakeSplit | None
     size_bytes: int
     base: LogSplit | None = None
 
     @property
     def is_of_changes(self) -> bool:
-        """Whether it is what the changes leave, not older rows that they are laid over."""
+        """Whether the piece has the rows that the changes leave, not older rows under them."""
         return self.lake is None and self.base is None
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class StartPiece:
 
     split: LogSplit
     offset: int
-    """The rows are as they were before this offset of the bucket."""
+    """The rows are those before this offset of the bucket."""
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +101,7 @@ class StartPiece:
 
 @dataclass(frozen=True, slots=True)
 class BinlogPiece:
-    """All changes of a bucket as ``$binlog`` has them: in one piece, because an update is two rows of the log."""
+    """All changes of a bucket in the form of ``$binlog``: in one piece, because an update is two rows of the log."""
 
     split: LogSplit
     schema: TableSchema
@@ -151,19 +151,19 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class KeyedColumns:
-    """What reading a table with a primary key needs besides the columns that are asked for."""
+    """The columns for reading a table with a primary key, besides those asked for."""
 
     schema: TableSchema
-    """These and those of the primary key: what is read of lake files and of changes."""
+    """Columns to read of lake files and of changes: the wanted ones and those of the primary key."""
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
-    """The changes that the lake snapshot does not hold, of each bucket that has some."""
+    """The changes that the lake snapshot does not hold, of each bucket with some."""
     history: str | None = None
-    """The newest record that they are from, by its attempt: offsets of a table that was restored may hold other rows.
-    None where it is not known."""
+    """Attempt of the newest record behind them: offsets of a table that was restored may hold other rows. None if
+    unknown."""
 
     def of_pieces(self, pieces: Sequence[Piece]) -> KeyedColumns:
-        """Without the changes that these pieces do not need."""
+        """Return the columns without the changes that these pieces do not need."""
         buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedPiece)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
@@ -180,7 +180,7 @@ class KeyedColumns:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """All pieces of one read, from one state of the table, and what they have in common."""
+    """All pieces of one read, from one state of the table, and their common facts."""
 
     table: str
     table_uuid: str
@@ -188,9 +188,9 @@ class ReadPlan:
     """The table's columns that are read, in the order of the result."""
     pieces: tuple[Piece, ...]
     projection: LakeProjection | None = None
-    """Where these columns are in lake files, or those of ``keyed``; set where there are lake pieces."""
+    """The identity of these columns, or those of ``keyed``, in lake files; set if there are lake pieces."""
     keyed: KeyedColumns | None = None
-    """For the rows of a table with a primary key."""
+    """Set for the rows of a table with a primary key."""
     binlog_start: int | None = None
     """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
 

@@ -1,4 +1,4 @@
-"""`Pin`: one consistent state of a table to read, decided once and then only followed.
+"""`Pin`: one consistent state of a table, chosen once per read.
 
 A pin is a folded state, a lake snapshot S, and for each bucket the log range that S does not hold. Rows of S and rows
 of the ranges together are the table, each row once: the state's own record says which offsets S holds, and trimming
@@ -33,9 +33,9 @@ class Pin:
 
 
 def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
-    """The whole table: without a lake snapshot, all that the log still holds.
+    """Pin the whole table: without a lake snapshot, all that the log still holds.
 
-    ``lake`` overrides the recorded pair, for when its snapshot was expired; one that holds rows from before the last
+    ``lake`` overrides the recorded pair, for use when its snapshot was expired; a pair with rows from before the last
     truncation does not count.
     """
     pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
@@ -53,7 +53,8 @@ def pin_newest(state: TableState, lake: LakePair | None = None) -> Pin:
 
 
 def require_recorded(state: TableState, pair: LakePair, found: LakeSnapshot | None) -> None:
-    """The snapshot of this number is the one that was recorded: Paimon gives numbers again that were rolled back.
+    """Check that the ``found`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
+    back.
 
     Raises `SnapshotExpiredError`, on which readers look for another.
     """
@@ -72,9 +73,9 @@ def require_recorded(state: TableState, pair: LakePair, found: LakeSnapshot | No
 
 
 def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
-    """The rows committed at ``timestamp_ms`` or before.
+    """Pin the rows committed at ``timestamp_ms`` or before.
 
-    Raises `OffsetsTrimmedError` where log and lake do not reach so far back, or the table was truncated or made later.
+    Raises `OffsetsTrimmedError` if log and lake do not reach so far back, or the table was truncated or made later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
@@ -106,7 +107,9 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """A row that is known to be from that time or before was committed behind the truncation, whatever clocks say."""
+    """Raise unless a row that is known to be from that time or before was committed behind the truncation, whatever
+    clocks say.
+    """
     truncation = state.truncation
     if truncation is None or truncation.time_ms <= timestamp_ms:
         return
@@ -119,7 +122,9 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
 
 
 def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """A clock that was ahead when the table was made is corrected by a later record, and by rows known from then."""
+    """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
+    known from then.
+    """
     made_ms = min(state.created_ms, state.time_ms)
     if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
@@ -128,7 +133,7 @@ def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int
 
 
 def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Whether every row below the offset is known to have been committed at a time or before."""
+    """Whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
     if offset <= state.first_offset(bucket):
         return True
     log = state.buckets[bucket]
@@ -141,7 +146,7 @@ def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int
 
 
 def _newest_within(state: TableState, ends: Mapping[int, int], timestamp_ms: int) -> LakePair | None:
-    """The newest recorded snapshot that holds no row from behind these ends, and lacks no partition that was there."""
+    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had."""
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
     dropped_rows = min((pair.dropped_rows for pair in known), default=0)
@@ -153,7 +158,7 @@ def _newest_within(state: TableState, ends: Mapping[int, int], timestamp_ms: int
 
 
 def offset_at(log: BucketLog, timestamp_ms: int) -> int:
-    """The first offset committed at or after a time; the bucket's end where there is none.
+    """Return the first offset committed at ``timestamp_ms`` or later; the bucket's end if there is none.
 
     Where rows were trimmed, the log's start is the earliest answer.
     """
@@ -167,5 +172,5 @@ def offset_at(log: BucketLog, timestamp_ms: int) -> int:
 
 
 def offset_after(log: BucketLog, timestamp_ms: int) -> int:
-    """The first offset committed later than a time."""
+    """Return the first offset committed later than ``timestamp_ms``."""
     return offset_at(log, timestamp_ms + 1)

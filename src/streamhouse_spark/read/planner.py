@@ -1,4 +1,4 @@
-"""From a pin to what holds its rows: lake files, and pieces of the log. Every reader plans here.
+"""Find the lake files and the pieces of the log that hold the rows of a pin. Every reader plans here.
 
 A plan follows the state of its pin alone: the table's own moves on under it, with each read and write of the process.
 Pruning may leave out files and segments that surely have no row of the answer. Of a table with a primary key it never
@@ -41,7 +41,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a read asks of a pin."""
+    """Columns and filter that a read asks of a pin."""
 
     columns: tuple[str, ...] | None
     """The columns of the table that are read, at least one; None for all."""

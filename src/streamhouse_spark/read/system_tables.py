@@ -1,4 +1,4 @@
-"""The system tables of a table: what it is made of, as Arrow tables."""
+"""The system tables of a table: its segments, commits, buckets and the like as Arrow tables."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SystemTables:
         ]
 
     def _commits(self) -> Sequence[Sequence[Any]]:
-        """The records that are still kept, oldest first."""
+        """List the records that are still kept, oldest first."""
         out: list[Sequence[Any]] = []
         for number in range(self.state.version, 0, -1):
             try:
@@ -144,7 +144,7 @@ class SystemTables:
 
 
 def bucket_lags(state: TableState) -> dict[int, int]:
-    """Bucket → rows that the lake does not hold yet."""
+    """Bucket → number of rows that the lake does not hold yet."""
     return {b: len(OffsetRange(min(state.lake_offset(b), log.end), log.end)) for b, log in state.buckets.items()}
 
 

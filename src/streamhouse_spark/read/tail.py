@@ -38,7 +38,7 @@ def follow(
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Tail:
-    """See `Table.tail`. The start is resolved at the call, not at the first batch."""
+    """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
     positions = start_offsets(state, start)
@@ -64,7 +64,7 @@ def follow(
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """The batches of `Table.tail`, and how far they were taken. For one thread, as a generator is."""
+    """The batches of `Table.tail`, and the position behind those taken. For one thread, as a generator is."""
 
     def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
         self._batches = batches
@@ -76,7 +76,7 @@ class Tail(Iterator[pa.RecordBatch]):
 
     @property
     def position(self) -> LogPosition:
-        """Behind the last batch that was handed out; at the start before the first one."""
+        """The position behind the last batch that was handed out; the start before the first one."""
         return self._position
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def _follow(
 
 
 def _require_same_rows(begun: TableState, state: TableState) -> None:
-    """What was followed so far would be wrong: it holds rows that the table no longer has."""
+    """Raise if the rows that were followed so far are no longer the table's."""
     if state.truncation is not None and not begun.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
@@ -153,20 +153,20 @@ def logged(
     columns: Sequence[str],
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """What the hot log holds at these offsets; of a table with a primary key the kind of change comes first."""
+    """Read the rows of the hot log at these offsets; of a table with a primary key the kind of change comes first."""
     wanted = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
     return read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 
 
 def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
-    """What stands before the table's columns in a tail."""
+    """Return the fields before the table's columns in a tail."""
     fields = (CHANGE_TYPE,) if state.primary_key else ()
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
 def start_offsets(state: TableState, start: Any) -> dict[int, int]:
-    """Bucket → first offset to read; buckets that a mapping leaves out start where their log does.
+    """Return bucket → first offset to read; buckets that a mapping leaves out start where their log does.
 
     Raises `InvalidOptionError`.
     """

@@ -1,8 +1,8 @@
 """The union read in Python: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
 
-Rows of a log table are those of both. Of a table with a primary key the log holds changes, and what they make of their
-keys is laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's
-rows pass by in batches.
+Rows of a log table are those of both. Of a table with a primary key the log holds changes, which are collapsed by key
+and laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's rows
+pass by in batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
     """Read the rows of a pin, or of a newer one where it can no longer be read.
 
-    Raises `SchemaMismatchError` where columns of the projection are no longer those of the pin then.
+    Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
     """
     return with_stand_ins(table, pin, Begun(projection.read_columns), lambda found: read_pin(table, found, projection))
 

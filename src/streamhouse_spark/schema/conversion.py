@@ -1,4 +1,4 @@
-"""Values of other types → the canonical types of a table, wherever nothing can be lost."""
+"""Conversion of values of other types to the canonical types of a table, if nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
 
 
 def holds_text(data_type: pa.DataType) -> bool:
-    """Whether values of the type are texts, or have texts in them."""
+    """Whether values of the type are texts, or contain texts."""
     return pa.types.is_string(data_type) or any(
         holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
 
 
 def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Refuse texts that are no UTF-8: Arrow takes them over unseen, and other readers fail on them or change them."""
+    """Refuse texts that are not UTF-8: Arrow takes them unseen, and other readers fail on them or change them."""
     row = 0
     for chunk in values.chunks:
         if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
@@ -47,10 +47,10 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
 
 
 def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """The texts in the length that they have in their column; the very same where each has it.
+    """Return the texts in the length of their column; the same object if each has it.
 
-    Blanks make texts larger: they come in slices, each of which fits into an array. A row is refused that would be
-    larger than a row may be, before it is made.
+    Blanks make texts larger: they come in slices, each of which fits into an array. A row that would become too large
+    is refused before it is made.
     """
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
@@ -68,7 +68,7 @@ def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: st
 
 
 def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> slicing.Sizes | None:
-    """The bytes of each text once it has its length; None where all of them surely fit into one array."""
+    """Return the bytes of each text in its length; None if all of them surely fit into one array."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= slicing.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
@@ -96,7 +96,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _first_invalid(array: pa.Array) -> int | None:
-    """The first row that is not valid. None where only values that no row refers to are not."""
+    """Return the index of the first invalid row; None if only values that no row refers to are invalid."""
 
     def valid(first: int, last: int) -> bool:
         return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
@@ -121,13 +121,13 @@ _ARROW_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Values of one column, or of a field inside it, to a canonical type."""
+    """Converts values of one column, or of a field inside it, to a canonical type."""
 
     table: str
     path: str
 
     def cast(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        """Arrow data of any type. Raises `SchemaMismatchError` where a value would be lost."""
+        """Cast Arrow data of any type. Raises `SchemaMismatchError` if a value would be lost."""
         source = array.type
         types = pa.types
         if source.equals(target, check_metadata=True):
@@ -150,7 +150,7 @@ class Conversion:
             )
 
     def from_python(self, values: list[Any], target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-        """Python values, in chunks where one array cannot hold them.
+        """Convert Python values, in chunks where one array cannot hold them.
 
         Raises `SchemaMismatchError` where one is of another kind or would be lost.
         """
@@ -161,7 +161,7 @@ class Conversion:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
 
     def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
-        """Halves of the values, and halves of these, where they are too many bytes for one array."""
+        """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
         try:
             found = pa.array(values, type=target)
         except pa.ArrowCapacityError:
@@ -244,7 +244,7 @@ class Conversion:
             self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
 
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
-        """Refuse what Arrow would convert without a word: zones dropped, days counted from 1970, fields left out."""
+        """Refuse values that Arrow would change silently: zones dropped, days counted from 1970, fields left out."""
         family = _family(target, self.path)
         wanted = _PYTHON_TYPES[family]
         for kind in set(map(type, values)):
@@ -304,7 +304,7 @@ class Conversion:
 
 
 def _family(arrow: pa.DataType, column: str) -> str:
-    """What kind of values a type has, whatever their width."""
+    """Return the kind of values of a type, whatever their width."""
     if pa.types.is_timestamp(arrow):
         return "timestamp" if arrow.tz is not None else "timestamp_ntz"
     for family, belongs in _FAMILIES:
@@ -316,7 +316,7 @@ def _family(arrow: pa.DataType, column: str) -> str:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """Arrow does not cast a slice that lies behind the first 2 GiB of its texts, however short it is: a copy then."""
+    """Copy a slice that lies behind the first 2 GiB of its texts: Arrow cannot cast it, however short it is."""
     offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
@@ -345,7 +345,7 @@ _LOSSLESS: Final = {
     ("decimal", "integer"),
     ("timestamp_ntz", "date"),
 }
-"""Pairs of families where the cast itself finds the values that would be lost."""
+"""Pairs of families for which the cast itself detects values that would be lost."""
 
 _INT32_MAX: Final = (1 << 31) - 1
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)

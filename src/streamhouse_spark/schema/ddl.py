@@ -90,21 +90,21 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "
 
 
 DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
-"""Where Spark keeps a column's default, as SQL, in the metadata of a ``StructField``."""
+"""The key of a column's default, as SQL, in the metadata of Spark's ``StructField``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdlColumn:
-    """One column as a schema text or a ``StructType`` says it."""
+    """One column as a schema text or a ``StructType`` has it."""
 
     name: str
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
     default: str | None = None
-    """What the DEFAULT clause says, in SQL: see `streamhouse_spark.schema.literals`."""
+    """The text of the DEFAULT clause, in SQL: see `streamhouse_spark.schema.literals`."""
     size: TextSize | None = None
-    """Of char(n) and varchar(n)."""
+    """Length of char(n) and varchar(n)."""
 
 
 def parse_columns(text: str) -> list[DdlColumn]:
@@ -172,7 +172,7 @@ def quote_text(text: str) -> str:
 
 
 def unquoted_text(literal: str) -> str:
-    """What a literal of Spark SQL, with its quotes, says."""
+    """Return the text of a literal of Spark SQL, which is given with its quotes."""
     return _unescape(literal[1:-1], literal[0])
 
 
@@ -181,7 +181,7 @@ def list_type(element: pa.DataType) -> pa.DataType:
 
 
 def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
-    """A struct type. Raises `SchemaMismatchError` where there is no field, or one name twice without regard to case."""
+    """Make a struct type. Raises `SchemaMismatchError` if it has no field, or one name twice without regard to case."""
     if not fields:
         raise SchemaMismatchError("a struct has no field; Parquet cannot store that: leave it out or give it a field")
     seen: set[str] = set()
@@ -193,7 +193,7 @@ def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """A decimal type. Raises `SchemaMismatchError` where Spark has none with these numbers."""
+    """Make a decimal type. Raises `SchemaMismatchError` if Spark has none with these numbers."""
     if not 1 <= precision <= DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
         raise SchemaMismatchError(
             f"decimal({precision},{scale}) cannot be stored; expected a precision of 1 to {DECIMAL_PRECISION_MAX} "
@@ -308,7 +308,7 @@ class _Parser:
         return DdlColumn(token.value, arrow, nullable, comment, default, size)
 
     def _expression(self, clause: _Token) -> str:
-        """The text behind DEFAULT, up to the next clause or column."""
+        """Take the text behind DEFAULT, up to the next clause or column."""
         depth = 0
         while (token := self._peek()).kind != "end":
             if token.kind == "mark":
@@ -336,7 +336,7 @@ class _Parser:
             self._depth -= 1
 
     def _take_collation(self) -> None:
-        """Spark writes the plain order of texts out in what SHOW CREATE TABLE prints."""
+        """Skip a COLLATE clause of the plain order of texts, which Spark prints in SHOW CREATE TABLE."""
         self._take()
         collation = self._take()
         if collation.value.upper() != "UTF8_BINARY":

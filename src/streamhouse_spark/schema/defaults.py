@@ -1,7 +1,7 @@
-"""Defaults of columns: what stands in new rows whose writer does not name a column. Pure, over Arrow columns.
+"""Defaults of columns: the values of columns that the writer of new rows does not name. Pure, over Arrow columns.
 
-A default is a constant that takes the place of a column that a new row's writer does not name; rows written before stay
-as they are, and a null that is given stays null. So no reader needs to know of it, in the lake neither.
+A default is a constant for new rows whose writer does not name the column; rows written before stay as they are, and a
+null that is given stays null. So no reader needs to know of it, nor does the lake.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class SqlText:
 
 
 def check_defaults(defaults: object) -> Mapping[str, Any]:
-    """The mapping of columns to values. Raises `InvalidOptionError` for what is none."""
+    """Return the mapping of columns to values. Raises `InvalidOptionError` for any other value."""
     if not isinstance(defaults, Mapping | None) or not all(isinstance(name, str) for name in defaults or ()):
         raise InvalidOptionError(f"defaults is {defaults!r}, expected a mapping of column names to values")
     return dict(defaults or {})
 
 
 def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
-    """The schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None takes one away.
+    """Return the schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None removes one.
 
     Raises `SchemaMismatchError` for a column that is unknown, named twice or of a nested type, and for a value that
     does not fit its type.
@@ -65,12 +65,14 @@ def _constant(column: Column, value: Any) -> constants.Constant | None:
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:
-    """For rows that are not written, such as keys to look for: what they lack is an error."""
+    """Return the schema without defaults, for rows that are not written, such as keys to look for: a missing column is
+    an error there.
+    """
     return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
 
 
 def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
-    """So many values of a column that the rows lack."""
+    """Return ``num_rows`` values for a column that rows lack."""
     if column.default is None:
         return pa.chunked_array([pa.nulls(num_rows, column.type)])
     one = pa.repeat(column.default_scalar, 1)
@@ -78,7 +80,8 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
-    """Whether rows that lack these columns, and were filled by an older schema, are what the current one makes of them.
+    """Whether rows that lack the columns ``missing`` and were filled by an older schema are the same by the current
+    one.
 
     Columns that the older schema does not have are missing too.
     """

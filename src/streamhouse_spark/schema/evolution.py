@@ -1,7 +1,7 @@
-"""How the columns of a table may change while rows of older schemas are there: what is the same column, and what fits.
+"""Changes of a table's columns while rows of older schemas exist: the identity of a column, and the changes that fit.
 
-A column is its id. Rows that were written under an older schema are found by it, whatever the column is called now, and
-are cast to the type that it has now, which holds every value that they can have.
+A column is its id. Rows of an older schema are read by it, whatever the column is called now, and are cast to the
+column's present type, which holds every value of the older one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether every value of a type is one of the other, and both lakes' formats allow the change in place."""
+    """Whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
+    place.
+    """
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
         return bool(before.scale == after.scale and before.precision < after.precision)
     return after in _WIDER.get(before, ())
@@ -36,7 +38,7 @@ def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
-    """The schema without these columns. Raises `SchemaMismatchError` for an unknown one, and where none is left."""
+    """Return the schema without these columns. Raises `SchemaMismatchError` for an unknown one, and if none is left."""
     gone = {schema.column(name).id for name in names}
     kept = tuple(column for column in schema.columns if column.id not in gone)
     if not kept:
@@ -47,9 +49,9 @@ def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
 
 
 def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
-    """The schema with these columns, by the names that they have, under other names; all at once, so two may swap.
+    """Return the schema with new names, given by present ones; all at once, so two may swap.
 
-    Raises `SchemaMismatchError` for an unknown column, and for a name that is taken, reserved or cannot be.
+    Raises `SchemaMismatchError` for an unknown column, and for a name that is taken, reserved or not allowed.
     """
     chosen: dict[int, str] = {}
     for old, new in names.items():
@@ -70,9 +72,9 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
 def with_types(
     schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
 ) -> TableSchema:
-    """The schema with these columns of wider types; the type that a column has already changes nothing.
+    """Return the schema with these columns of wider types; a column's present type changes nothing.
 
-    ``sizes`` are those of texts that have a length afterwards.
+    ``sizes`` are the lengths of texts that have one afterwards.
 
     Raises `SchemaMismatchError` for an unknown column and for a type that does not hold all values of the older one.
     """
@@ -96,7 +98,9 @@ def with_types(
 
 
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
-    """Columns that had several names, or a name that another column had too: a name alone does not tell them."""
+    """Return the columns that had several names, or a name that another column had too: a name alone does not tell
+    them.
+    """
     ids: dict[str, set[int]] = {}
     names: dict[int, set[str]] = {}
     for schema in schemas:
@@ -108,7 +112,7 @@ def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
 
 
 def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[str]]:
-    """Column → every name that it ever had, of all columns that the table ever had."""
+    """Column → every name that it ever had, for all columns that the table ever had."""
     found: dict[int, set[str]] = {}
     for schema in schemas.values():
         for column in schema.columns:
@@ -117,7 +121,7 @@ def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[st
 
 
 def what_became_of(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
-    """What happened to a column that was called so in an older schema, for messages; None where nothing did."""
+    """Describe the later name or the end of a column of an older schema, for messages; None if nothing changed."""
     newest = schemas[max(schemas)] if schemas else None
     if newest is None or newest.find(name) is not None:
         return None
@@ -130,10 +134,10 @@ def what_became_of(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
 
 
 def require_same_columns(begun: TableSchema, now: TableSchema, names: Sequence[str], who: str, advice: str) -> None:
-    """Raises `SchemaMismatchError` where one of these columns, as they were when somebody began to read, is no longer
-    that column: it has another name or type, or is gone.
+    """Raise `SchemaMismatchError` if one of the columns ``names``, as they were when a read began, has now another name
+    or type, or is gone.
 
-    ``who`` is who reads what. Columns that were added meanwhile change nothing.
+    ``who`` names the reader and its table. Columns that were added meanwhile change nothing.
     """
     by_id = {column.id: column for column in now.columns}
     for name in names:

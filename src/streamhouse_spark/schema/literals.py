@@ -18,10 +18,10 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquoted_text
 
 Constant = str | int | float | bool
-"""As records hold it: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
+"""A constant as records hold it: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
 
 TEXT_LENGTH_MAX: Final = 32 << 10
-"""Characters of a text, and hexadecimal digits of a binary value: it stands in records and in Spark's plans."""
+"""Characters of a text, and hexadecimal digits of a binary value: both appear in records and in Spark's plans."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times without zone
 _QUOTED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
@@ -42,7 +42,7 @@ _DOES_NOT_FIT: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeErro
 
 
 def value_to_json(value: Any) -> Any:
-    """A value as records hold it: decimals and floats that are no numbers as text, bytes as hexadecimal."""
+    """Convert a value to the form of records: decimals, infinities and NaN as text, bytes as hexadecimal."""
     match value:
         case decimal.Decimal():
             return str(value)
@@ -55,7 +55,7 @@ def value_to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
-    """The value of JSON as a scalar of a plain type. Raises an error of Python's or Arrow's where it is none."""
+    """Convert JSON to a scalar of a plain type. Raises an error of Python's or Arrow's for a wrong value."""
     if pa.types.is_date32(data_type):
         return pa.scalar(value, pa.int32()).cast(data_type)
     if pa.types.is_timestamp(data_type):
@@ -70,7 +70,9 @@ def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
 
 
 def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
-    """The JSON of a default of a column, None for null. Raises `SchemaMismatchError` for what cannot be one."""
+    """Convert the default of a column to JSON, None for null. Raises `SchemaMismatchError` for a value that cannot be
+    one.
+    """
     require_plain(scalar.type, column)
     value: Constant | None = value_to_json(_comparable(scalar).as_py())
     if value is None:
@@ -90,14 +92,14 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
 
 
 def _comparable(scalar: pa.Scalar) -> pa.Scalar:
-    """Dates and timestamps as their integers."""
+    """Return dates and timestamps as their integers."""
     if pa.types.is_date32(scalar.type):
         return scalar.cast(pa.int32())
     return scalar.cast(pa.int64()) if pa.types.is_timestamp(scalar.type) else scalar
 
 
 def require_plain(data_type: pa.DataType, column: str) -> None:
-    """Raises `SchemaMismatchError` for a type that has no constants here."""
+    """Raise `SchemaMismatchError` for a type without constants."""
     if pa.types.is_nested(data_type):
         raise SchemaMismatchError(
             f"column '{column}' of type {type_name(data_type)} can have no default: only columns of plain types have; "
@@ -109,7 +111,7 @@ def require_plain(data_type: pa.DataType, column: str) -> None:
 
 
 def to_sql(value: Constant, data_type: pa.DataType) -> str:
-    """A literal of Spark SQL; `parse` reads it back."""
+    """Return the value as a literal of Spark SQL; `parse` reads it back."""
     types = pa.types
     scalar = from_json(value, data_type)
     if types.is_floating(data_type):
@@ -134,10 +136,10 @@ def to_sql(value: Constant, data_type: pa.DataType) -> str:
 
 
 def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
-    """The constant of a ``DEFAULT`` clause for a column of this type; None for NULL.
+    """Parse the constant of a ``DEFAULT`` clause for a column of this type; None for NULL.
 
     A timestamp without zone is one of ``time_zone``, Spark's name for that of a session, where there is one. Raises
-    `SchemaMismatchError` for what is no literal, and for a value that the type does not hold.
+    `SchemaMismatchError` for a text that is no literal, and for a value that the type does not hold.
     """
     require_plain(data_type, column)
     literal = text.strip()
@@ -164,7 +166,7 @@ def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None 
 
 
 def _scalar(match: re.Match[str], data_type: pa.DataType, time_zone: str | None, *, is_cast: bool) -> pa.Scalar:
-    """Raises one of `_DOES_NOT_FIT`."""
+    """Convert a parsed literal to a scalar. Raises one of `_DOES_NOT_FIT`."""
     types = pa.types
     if match["number"] is not None:
         return _number("".join(match["number"].split()), (match["suffix"] or "").lower(), data_type)

@@ -1,8 +1,8 @@
-"""Names that no column of a table may have: those that stand beside a table's columns somewhere. Pure.
+"""Reserved names of columns: those that stand beside a table's columns somewhere. Pure.
 
 Without regard to case, as SQL and the lakes compare them. They are refused where a column gets its name: creation,
-adoption, new columns, renaming. A table that has one from before stays readable; what would have two columns of that
-name then says so (`require_unlike`).
+adoption, new columns, renaming. An older table with such a column stays readable; results that would have two columns
+of the name are refused (`require_unlike`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from streamhouse_spark.errors import SchemaMismatchError
 
 FOUND: Final = "_found"
-"""What `lookup` puts behind a row."""
+"""The last column of a `lookup`."""
 INTERNAL: Final = "__streamhouse_"
-"""What the names of columns begin with that tasks hand to each other."""
+"""Prefix of columns that tasks hand to each other."""
 
 _OURS: Final = frozenset(
     {
@@ -43,20 +43,20 @@ _ICEBERG: Final = frozenset(
         "_spec_id",
     },
 )
-"""Columns that Iceberg's readers add to each table: a column of such a name makes it unreadable for them."""
+"""Columns that Iceberg's readers add to each table: they cannot read a table with such a column."""
 _PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
 _PAIMON_PREFIX: Final = "_key_"
 _PAIMON_ALONE: Final = frozenset({"rowkind"})
-"""Of which a table with an Iceberg lake may well have a column."""
+"""Names of Paimon's that a table with an Iceberg lake may well have."""
 _BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "lake_size_bytes"})
-"""What ``$partitions`` counts, beside the partition columns."""
+"""Counts of ``$partitions``, beside the partition columns."""
 
 RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
 RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
 
 
 def require_free_name(name: str) -> None:
-    """Raises `SchemaMismatchError` for a name that a column cannot get."""
+    """Raise `SchemaMismatchError` for a name that a column cannot get."""
     folded = name.casefold()
     if folded in _OURS or folded.startswith(INTERNAL):
         whose = "what this package puts beside a table's columns"
@@ -70,7 +70,7 @@ def require_free_name(name: str) -> None:
 
 
 def require_free_partition_name(name: str) -> None:
-    """Raises `SchemaMismatchError` for the name of a column that a table cannot be partitioned by."""
+    """Raise `SchemaMismatchError` for the name of a column that a table cannot be partitioned by."""
     if name.casefold() in _BESIDE_PARTITIONS:
         raise SchemaMismatchError(
             f"the column name '{name}' is reserved for what $partitions says of each partition; rename the column, or "
@@ -85,9 +85,9 @@ def is_of_paimon(name: str) -> bool:
 
 
 def require_unlike(names: Iterable[str], added: Iterable[str], what: str, instead: str = "") -> None:
-    """Raises `SchemaMismatchError` where a table from before a name was reserved has a column that is called so.
+    """Raise `SchemaMismatchError` if an older table has a column whose name was reserved later.
 
-    ``what`` adds columns of the names ``added`` to those of the table; ``instead`` says what else can be done.
+    ``what`` adds columns of the names ``added`` to those of the table; ``instead`` is the remedy.
     """
     folded = {name.casefold() for name in added}
     for name in names:

@@ -26,9 +26,9 @@ _ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, 
 
 
 def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
-    """The rows as an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
+    """Convert the rows to an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
 
-    ``older`` are the schemas that the table had, so that an error can say what became of a column.
+    ``older`` are the schemas that the table had, so that an error can tell the later name of a column.
 
     ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
     the Arrow C stream interface, or a list of dicts. A missing column gets its default, or null where it has none. A
@@ -44,7 +44,8 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 def filled(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """As `coerce`, and which columns the rows lack: a default stands in them, which may change before they are stored.
+    """Convert as `coerce` does, and return the columns that the rows lack: their defaults may change before the rows
+    are stored.
 
     Of a list of dicts these are the columns that some dict lacks.
     """
@@ -72,15 +73,15 @@ def filled(
 
 
 def can_be_read_again(rows: Any) -> bool:
-    """False for what may be a stream, which is empty once it was read."""
+    """Whether rows can be read twice; False for a possible stream, which is empty after one read."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A user's rows, column by column. ``get`` gives Arrow data, or a list of Python values.
+    """A user's rows, column by column. ``get`` returns Arrow data, or a list of Python values.
 
-    It is also told what stands for the column in rows that lack it, which only dicts can.
+    ``get`` also takes the value for rows without the column, which only dicts can lack one by one.
     """
 
     names: Sequence[str]
@@ -115,7 +116,7 @@ def _source_of(rows: Any, table: str) -> _Source:
 
 
 def _table_of(rows: Any, table: str) -> pa.Table:
-    """What has the Arrow C stream interface, which a single column has as well."""
+    """Read an object with the Arrow C stream interface. A single column has the interface as well."""
     try:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -207,7 +208,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
 
 
 def _require_small(values: slicing.Column, name: str, table: str) -> None:
-    """Before a cast, which would fail on a value that is too large for any row with no word about its row."""
+    """Refuse a value that is too large for any row, before a cast that would fail without naming its row."""
     if not slicing.are_small(values, slicing.ROW_BYTES_MAX):
         sizes = slicing.row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:

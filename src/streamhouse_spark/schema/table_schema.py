@@ -1,4 +1,4 @@
-"""The columns of a table: their ids, names, types, and whether they may be null.
+"""The columns of a table: their ids, names, types, and nullability.
 
 `TableSchema` is immutable; its `arrow` schema is what every segment, batch and reader of the table has, exactly.
 `schema.ddl` has the table of types, `schema.rows` brings a user's rows into a schema.
@@ -27,7 +27,7 @@ COLUMN_COUNT_MAX: Final = 10_000
 
 
 class SparkSchema(Protocol):
-    """A PySpark ``StructType``, known by its shape so that pyspark is not imported."""
+    """A PySpark ``StructType``, known by its methods so that pyspark is not imported."""
 
     def json(self) -> str: ...
 
@@ -43,13 +43,13 @@ class Column:
     nullable: bool = True
     comment: str | None = None
     default: Constant | None = None
-    """What takes the place of the column in new rows whose writer does not name it; None: null does."""
+    """The constant for new rows whose writer does not name the column; None stands for null."""
     size: TextSize | None = None
-    """The length of what is written, of CHAR(n) and VARCHAR(n)."""
+    """Length of the texts of CHAR(n) and VARCHAR(n)."""
 
     @property
     def default_scalar(self) -> pa.Scalar:
-        """The default as a value of the column's type, null where there is none."""
+        """The default as a value of the column's type, null if there is none."""
         if self.default is None:
             return pa.nulls(1, self.type)[0]  # a value that Arrow converts would load pandas
         return constants.from_json(self.default, self.type)
@@ -72,7 +72,7 @@ class Column:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Raises `SchemaMismatchError`, or ``KeyError`` where a member is missing."""
+        """Read a column from JSON. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
         column = cls(
             found["id"],
             found["name"],
@@ -120,9 +120,9 @@ class TableSchema:
 
     @classmethod
     def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
-        """The schema of a new table, from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+        """Make the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
-        Names that the schema ``known`` of an older table has may be anything.
+        Names of the schema ``known``, an older table's, are not checked.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
@@ -143,14 +143,14 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
-        """What `to_json` gave. Raises `SchemaMismatchError`, or ``KeyError`` where a member is missing."""
+        """Read the result of `to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
         return cls(tuple(Column.from_json(column) for column in columns))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [column.to_json() for column in self.columns]
 
     def ddl(self) -> str:
-        """Spark DDL of the columns, on one line; Spark and `of` read it back."""
+        """Return Spark DDL of the columns, on one line; Spark and `of` read it back."""
         return ddl.columns_ddl(
             [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql, c.size) for c in self.columns]
         )
@@ -160,7 +160,9 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """The column of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+        """Return the column of that name, without regard to case. Raises `SchemaMismatchError` with the nearest
+        name.
+        """
         column = self.find(name)
         if column is None:
             raise SchemaMismatchError(f"there is no column '{name}'{self.hint(name)}")
@@ -170,14 +172,14 @@ class TableSchema:
         return self._by_folded_name.get(name.casefold()) if isinstance(name, str) else None
 
     def hint(self, name: str) -> str:
-        """The end of a message about an unknown column: the nearest name, and all of them while they are few."""
+        """Return the end of a message about an unknown column: the nearest name, and all names while they are few."""
         near = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
         nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
         shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
         return f"{nearest} The columns are {shown}"
 
     def with_added(self, added: Self, first_id: int) -> Self:
-        """The schema with these columns behind its own, under ids from ``first_id`` on, which no column had before.
+        """Return the schema with these columns behind its own, under new ids from ``first_id`` on.
 
         Raises `SchemaMismatchError` for a name that is there, without regard to case, and for a NOT NULL column: the
         rows that are there have no value for it.
@@ -194,7 +196,7 @@ class TableSchema:
         return type(self)((*self.columns, *new))
 
     def with_comments(self, comments: Mapping[str, str | None]) -> Self:
-        """The schema with these columns' comments; None takes one away. Raises `SchemaMismatchError`."""
+        """Return the schema with these columns' comments; None removes one. Raises `SchemaMismatchError`."""
         changed = {self.column(name).id: comment for name, comment in comments.items()}
         for name, comment in comments.items():
             if comment is not None and not is_unicode(comment):
@@ -202,18 +204,18 @@ class TableSchema:
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
     def keeps_columns_of(self, older: Self) -> bool:
-        """Whether each column of an older schema of the table is there, under its name and type."""
+        """Whether this schema has each column of an older schema of the table under its name and type."""
         return all(
             (now := self.find(c.name)) is not None and (now.id, now.type) == (c.id, c.type) for c in older.columns
         )
 
     def select(self, names: Sequence[str]) -> Self:
-        """The schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
+        """Return the schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))
 
 
 def check_column_name(name: str) -> None:
-    """Refuse what cannot be the name of a new column. Raises `SchemaMismatchError`."""
+    """Refuse a name that a new column cannot have. Raises `SchemaMismatchError`."""
     if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
         raise SchemaMismatchError(
             f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
@@ -222,9 +224,9 @@ def check_column_name(name: str) -> None:
 
 
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
-    """The type that a table stores for values of an Arrow type, without losing any of them.
+    """Return the type that a table stores for values of an Arrow type, without losing any of them.
 
-    Raises `SchemaMismatchError`, naming the column, where there is none.
+    Raises `SchemaMismatchError`, naming the column, if there is none.
     """
     types = pa.types
     simple = _WIDENED.get(arrow)
@@ -311,7 +313,7 @@ def _default_of(column: ddl.DdlColumn) -> Constant | None:
 
 
 def fitted_default(default: Constant | None, name: str, size: TextSize | None) -> Constant | None:
-    """A default in the length that the column's texts have. Raises `SchemaMismatchError` where it is longer."""
+    """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer."""
     if size is None or not isinstance(default, str):
         return default
     try:

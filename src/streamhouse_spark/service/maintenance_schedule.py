@@ -1,4 +1,4 @@
-"""When the tiering service maintains a table: counted in its rounds, and in time.
+"""The schedule of maintenance in the tiering service, by rounds and by time.
 
 Small files are made by rounds, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots
 after every `ROUNDS_TO_EXPIRE`, unless the table's properties say no. Everything else, the log included, is done
@@ -27,12 +27,12 @@ ORPHANS_MS = 60 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class UpkeepStatus:
-    """What a service did for the upkeep of one table since it started."""
+    """The maintenance of one table by a service since its start."""
 
     compactions: int = 0
-    """Lake snapshots that have fewer or cleaner files."""
+    """New lake snapshots with fewer or cleaner files."""
     compacted_files: int = 0
-    """Lake files that others took the place of."""
+    """Lake files that others replaced."""
     expired_snapshots: int = 0
     deleted_files: int = 0
     """Lake files deleted, with snapshots or as orphans."""
@@ -56,10 +56,10 @@ class UpkeepStatus:
 
 @dataclass(slots=True)
 class Upkeep:
-    """The turns of one table. Used by the one worker that has the table; only `is_due` by others."""
+    """The schedule of one table. Used by the one worker that has the table; only `is_due` by others."""
 
     began_ms: int
-    """Boot time. Nothing is done at once: several services that start together would all do it."""
+    """Boot time of the start. Nothing is done at once: several services that start together would all do it."""
     maintenance_ms: int = MAINTENANCE_MS
     maintained_ms: int | None = None
     orphans_ms: int | None = None
@@ -75,9 +75,9 @@ class Upkeep:
         self.unexpired_rounds += num_rounds
 
     def run(self, table: Table, now_ms: int) -> LakeMaintainReport | None:
-        """Do what is due; None where nothing was. What is done here is not due again, also if it fails.
+        """Do the maintenance that is due; None if nothing is. Finished steps are not due again, also if they failed.
 
-        Raises what maintenance raises.
+        Raises the errors of maintenance.
         """
         if self.is_due(now_ms):
             steps = self._all_steps(now_ms)

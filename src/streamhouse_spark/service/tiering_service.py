@@ -37,7 +37,7 @@ Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """How one table stands. ``elsewhere`` means that another service holds it at the moment."""
+    """The status of one table. ``elsewhere`` means that another service holds it at the moment."""
 
     table: str
     doing: Doing = "waiting"
@@ -49,8 +49,8 @@ class TableStatus:
     rows: int = 0
     """Rows that this service has tiered."""
     healed_rows: int = 0
-    """Rows that this service took away, in rounds and in compaction, because another engine had added a second one of
-    their key."""
+    """Duplicates that this service removed, in rounds and in compaction: another engine had added a second row of their
+    key."""
     last_report: TieringReport | None = None
     error: str | None = None
     """First line of the last error, None after a success."""
@@ -61,7 +61,7 @@ class TableStatus:
 
 @dataclass
 class _Entry:
-    """What the loop knows of a table. Changed by the loop, and by the one worker that has the table."""
+    """The loop's facts about a table. Changed by the loop, and by the one worker that has the table."""
 
     table: Table
     status: TableStatus
@@ -76,7 +76,9 @@ class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of
 
 
 class Service:
-    """See `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks: on Spark, or in this process."""
+    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks: on Spark, or in this
+    process.
+    """
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Service:
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
-        """The claims are the parent's: the child has a name of its own, and none of the rounds under way."""
+        """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
 
@@ -114,13 +116,13 @@ class Service:
         self._stop.set()
 
     def status(self) -> list[TableStatus]:
-        """How each table stands, by name. From any thread."""
+        """Return the status of each table, by name. From any thread."""
         with self._lock:
             found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
             return sorted(found, key=lambda status: status.table)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Tier until stopped. Raises `TableNotFoundError` at once for a table that was named and is not there."""
+        """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
         with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
                 self._require_there(name)
@@ -142,7 +144,7 @@ class Service:
 
     @contextmanager
     def _ended_by_sigterm(self) -> Iterator[None]:
-        """In the main thread SIGTERM ends the service, whose rounds then end well; elsewhere nothing is changed."""
+        """Let SIGTERM end the service, after its rounds, if this is the main thread; elsewhere nothing is changed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -194,7 +196,7 @@ class Service:
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
 
     def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
-        """One table's trouble does not keep the others; it is logged once, as long as it stays the same."""
+        """Log the error of a table once, as long as it stays the same: one table's trouble does not stop the others."""
         known, text = self._unopened.get(name), _first_line(error)
         if known is None or known.error != text:
             logger.error("table %s cannot be opened, the others go on: %s", name, text)
@@ -210,7 +212,7 @@ class Service:
                 yield str(path)
 
     def _due(self) -> list[_Entry]:
-        """Tables with something to do now: first those whose oldest row waits the longest beyond its time."""
+        """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
         now_ms = self._clock.boot_ms()
         due = []
         for entry in list(self._entries.values()):
@@ -226,7 +228,9 @@ class Service:
         return [entry for _, entry in sorted(due, key=lambda pair: -pair[0])]
 
     def _overdue_ms(self, entry: _Entry) -> int:
-        """Milliseconds since a round had to begin in order to end within the table's freshness; negative before."""
+        """Return the milliseconds since a round had to begin in order to end within the table's freshness; negative
+        before.
+        """
         table = entry.table
         state = table.refresh()
         oldest_ms = oldest_waiting_ms(state)
@@ -286,7 +290,7 @@ class Service:
         return run
 
     def _keep_up(self, entry: _Entry) -> None:
-        """Maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
+        """Do maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
         upkept = entry.status.upkeep
         self._note(entry, doing="maintaining")
         try:
@@ -326,7 +330,7 @@ def _first_line(error: Exception) -> str:
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:
-    """Commit time of the oldest row, or truncation, that the lake lacks; None where there is none."""
+    """Return the commit time of the oldest row, or truncation, that the lake lacks; None if there is none."""
     waiting = [
         next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
         for bucket, log in state.buckets.items()

@@ -1,4 +1,4 @@
-"""What the protocols need of shared storage, and nothing more.
+"""The interface of shared storage: exactly the operations that the protocols need.
 
 Keys are relative, with ``/`` between their parts; the root is the warehouse. Objects are immutable, but for hints.
 Implementations: `streamhouse_spark.storage.local.LocalStorage`, `streamhouse_spark.storage.s3.storage.S3Storage` and
@@ -6,7 +6,7 @@ Implementations: `streamhouse_spark.storage.local.LocalStorage`, `streamhouse_sp
 
 Errors: `ObjectNotFoundError` and `ObjectExistsError` where a method says so; any other failure is a `StorageError`
 after which the outcome of a write is **unknown**. `ObjectExistsError` is a hint too: clients retry inside, and report
-"exists" for an object of their own. Who must know reads the object back.
+"exists" for an object of their own. A caller that must know reads the object back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ObjectInfo:
     key: str
     size_bytes: int
     modified_ms: int
-    """When the object was stored, by the store's own clock."""
+    """Store time at which the object was stored."""
 
 
 Names = list[str]  # inside the classes below, `list` is a method
@@ -42,19 +42,19 @@ class Sink(Protocol):
 class Storage(Protocol):
     @property
     def url(self) -> str:
-        """The root as the user knows it, without credentials."""
+        """The root as the user writes it, without credentials."""
 
     def read(self, key: str) -> bytes:
-        """The whole object. Raises `ObjectNotFoundError`."""
+        """Read the whole object. Raises `ObjectNotFoundError`."""
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Half-open byte ranges of one object, in the order asked, short where the object ends.
+        """Read half-open byte ranges of one object, in the order asked, short where the object ends.
 
         Raises `ObjectNotFoundError`.
         """
 
     def size_bytes(self, key: str) -> int:
-        """Raises `ObjectNotFoundError`."""
+        """Return the size of the object. Raises `ObjectNotFoundError`."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
         """Store the object durably and atomically, unless there is one. Of racing writers exactly one wins.
@@ -72,19 +72,19 @@ class Storage(Protocol):
         """Write a large object under a key that nobody else uses. Durable and visible when the context ends well."""
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """All objects whose key begins with ``prefix``, in no order."""
+        """List all objects whose key begins with ``prefix``, in no order."""
 
     def list_names(self, prefix: str) -> Names:
-        """The distinct next path parts behind ``prefix`` (which ends with ``/`` or is empty), sorted."""
+        """Return the distinct next path parts behind ``prefix`` (which ends with ``/`` or is empty), sorted."""
 
     def delete(self, key: str) -> None:
         """Remove the object. An absent one is no error."""
 
     def now_ms(self) -> int:
-        """The store's own time, milliseconds since 1970-01-01 UTC."""
+        """Return the store's own time, milliseconds since 1970-01-01 UTC."""
 
     def local_path(self, key: str) -> str | None:
-        """A path of this machine that can be memory-mapped, where there is one."""
+        """Return a path of this machine that can be memory-mapped, if there is one."""
 
     def contention_hint(self, key: str) -> AbstractContextManager[None]:
         """Wait a short while for others who are about to commit under ``key``. Never needed for correctness."""

@@ -128,7 +128,7 @@ class LocalStorage:
         return [info for info in self._walk(prefix) if not _is_temporary(info.key)]
 
     def list_temporary(self, prefix: str) -> Objects:
-        """The temporary files that crashed writers left behind."""
+        """List the temporary files that crashed writers left behind."""
         return [info for info in self._walk(prefix) if _is_temporary(info.key)]
 
     def list_names(self, prefix: str) -> Names:
@@ -158,13 +158,13 @@ class LocalStorage:
 
     @contextmanager
     def contention_hint(self, key: str) -> Iterator[None]:
-        """An advisory lock for a short while: 2-3 times the commits per second when several processes write.
+        """Hold an advisory lock for a short while: 2-3 times the commits per second when several processes write.
 
         A holder that was stopped must not stop the others, so waiting is bounded.
         """
         try:
             fd = open_lock_file(self._path(key), 0o666)
-        except OSError:  # only a hint: the write that follows reports what is wrong
+        except OSError:  # only a hint: the write that follows reports the error
             yield
             return
         try:
@@ -309,9 +309,9 @@ class _FileSink:
 
 @functools.cache
 def _writeback_starter() -> Callable[[int], object] | None:
-    """Tells the kernel to begin writing a file's pages to the disk, so that the fsync to come finds few left.
+    """Return a function that starts the writing of a file's pages to the disk, so that the later fsync finds few left.
 
-    None where there is no such call (it is Linux's). It promises nothing: the fsync does.
+    None if the system has no such call (Linux has one). It guarantees nothing: the fsync does.
     """
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is None:

@@ -1,4 +1,4 @@
-"""Which file system a path lies on."""
+"""The file system of a path."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 @dataclass(frozen=True, slots=True)
 class Mount:
     type: str
-    """As the operating system calls it: ``ext4``, ``nfs4``, ``overlay``, …"""
+    """Type in the operating system's words: ``ext4``, ``nfs4``, ``overlay``, …"""
     point: str
 
 
 def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
-    """The file system that ``path`` lies on, or would; None where the operating system has no ``/proc/mounts``."""
+    """Return the file system that ``path`` lies on, or would; None if the operating system has no ``/proc/mounts``."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which store a warehouse's location means."""
+"""The store of a warehouse's location."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _NETWORK_TYPES = frozenset({
 
 
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
-    """The store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's ``s3.*`` names.
+    """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's ``s3.*``
+    names.
 
-    Raises `InvalidOptionError` for a location or setting that cannot be, `MissingExtraError` where a dependency is
-    not installed.
+    Raises `InvalidOptionError` for an impossible location or setting, `MissingExtraError` where a dependency is not
+    installed.
     """
     settings = settings or {}
     if not location:
@@ -81,9 +82,9 @@ def _file_path(url: str) -> str:
 
 
 def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
-    """Type and mount point of the network file system that ``path`` lies on (or would), None on a local one.
+    """Return the type and mount point of the network file system that ``path`` lies on (or would), None on a local one.
 
-    Where the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
+    If the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
     """
     mount = mount_of(path, mounts)
     return f"{mount.type} at {mount.point}" if mount and _is_network_type(mount.type) else None

@@ -1,4 +1,4 @@
-"""Committing an ALTER TABLE, and what a table forgets. **Commit point:** one record, with all that changes."""
+"""Committing an ALTER TABLE, and forgetting transactions. **Commit point:** one record, with all changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
 
 
 def altering(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
-    """What makes of a state the altered one; nothing where it is that already. Raises as `Table.alter`."""
+    """Return the actions that alter a table of this state; none if it is that already. Raises as `Table.alter`."""
     table.require_there(state)  # of a dropped table it is no answer that it has this column already
     after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
     if state.primary_key:

@@ -1,4 +1,4 @@
-"""How long a table has waited for work that only tiering and maintenance do. Pure: derived from the table's state."""
+"""Times that a table has waited for work that only tiering and maintenance do. Pure: derived from the table's state."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 
 TIERING_LATE_MIN_MS: Final = 10 * 60_000
-"""Waiting shorter than this is no sign that nobody tiers, however fresh the lake is wanted."""
+"""Shorter waits are no sign that nobody tiers, however small the table's freshness is."""
 TIERING_LATE_FACTOR: Final = 5
 MAINTENANCE_LATE_MS: Final = 2 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """How long rows and files of a table have been waiting; 0 where nothing waits."""
+    """Times that rows and files of a table have been waiting; 0 if nothing waits."""
 
     name: str
     freshness_ms: int
-    """How far behind the log the lake may be."""
+    """Allowed delay of the lake behind the log."""
     untiered_ms: int
-    """Age of the oldest rows that the lake should have and lacks."""
+    """Age of the oldest rows that should be in the lake and are not."""
     undeleted_ms: int
-    """How long rows or files are past the time at which maintenance may remove them."""
+    """Time for which removable rows or files have waited for maintenance."""
 
     @property
     def is_tiering_late(self) -> bool:
@@ -37,7 +37,7 @@ class TableHealth:
 
 
 def table_health(state: TableState, properties: TableProperties, now_ms: int) -> TableHealth:
-    """``now_ms`` is the store's time."""
+    """Derive the waiting times. ``now_ms`` is the store's time."""
     enabled = properties.datalake_enabled
     untiered = [_oldest_beyond(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
     if enabled and state.truncation is not None and state.lake_is_outdated:
@@ -58,5 +58,5 @@ def table_health(state: TableState, properties: TableProperties, now_ms: int) ->
 
 
 def _oldest_beyond(log: BucketLog, offset: int) -> int | None:
-    """When the oldest segment with rows at or above the offset was complete."""
+    """Return the store time at which the oldest segment with rows at or above the offset was complete."""
     return next((s.last_time_ms for s in log.segments if s.end_offset > offset), None)

@@ -9,7 +9,7 @@ from streamhouse_spark.read.system_tables import SystemTables
 
 
 class Inspect:
-    """Each method reads the newest state and returns one system table, with the columns of `SYSTEM_TABLES`, or of
+    """Reads the newest state with each method and returns one system table, with the columns of `SYSTEM_TABLES`, or of
     `partitions_schema`.
     """
 
@@ -32,7 +32,7 @@ class Inspect:
         return self.read("commits")
 
     def partitions(self) -> pa.Table:
-        """Where the rows of each partition lie; its first columns are the table's partition columns.
+        """Count the rows of each partition in log and lake; the first columns are the table's partition columns.
 
         See `partition_stats.partition_table`. Raises `InvalidNameError` for a table without any.
         """

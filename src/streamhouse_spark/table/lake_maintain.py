@@ -1,4 +1,4 @@
-"""Maintenance of the lake table: its verbs, and its steps, which `Table.maintain` and the tiering service take.
+"""Maintenance of the lake table: its operations, and their order in `Table.maintain` and the tiering service.
 
 Each step is a commit of its own, or none where there is nothing to do. One that loses a race against tiering, or
 against another engine, is left to the next time, and the steps behind it go on.
@@ -22,19 +22,20 @@ logger = logging.getLogger(__name__)
 SNAPSHOTS_KEPT = 10
 SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
 SNAPSHOTS_KEPT_MAX = 200
-"""Beyond so many, those go that are older than `SNAPSHOTS_MANY_KEPT_MS`: every round reads and writes all of them."""
+"""Limit of kept snapshots; beyond it, those older than `SNAPSHOTS_MANY_KEPT_MS` go: every round reads and writes all of
+them."""
 SNAPSHOTS_MANY_KEPT_MS = 3600 * 1000
 
 LakeStep = Literal["compact", "expire", "orphans", "metadata"]
 LAKE_STEPS: Final[tuple[LakeStep, ...]] = ("compact", "expire", "orphans", "metadata")
-"""In the order in which they are done: each leaves work for the next."""
+"""The steps in the order in which they are done: each leaves work for the next."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LakeMaintainReport:
-    """What was done to the lake table, or with ``dry_run`` would be."""
+    """Changes of the lake table, or with ``dry_run`` the changes that would be made."""
 
     compacted: CompactReport = field(default_factory=CompactReport)
     expired: ExpireReport = field(default_factory=ExpireReport)
@@ -43,7 +44,7 @@ class LakeMaintainReport:
     metadata: tuple[str, ...] = ()
     """Keys of superseded versions of the metadata."""
     conflicts: tuple[str, ...] = ()
-    """What each step that lost a race was told."""
+    """The error text of each step that lost a race."""
 
 
 def maintain_lake(
@@ -54,9 +55,9 @@ def maintain_lake(
     dry_run: bool = False,
     steps: Collection[LakeStep] = LAKE_STEPS,
 ) -> LakeMaintainReport:
-    """Do those of the steps that the table's properties ask for, in the order of `LAKE_STEPS`.
+    """Do those of ``steps`` that the table's properties ask for, in the order of `LAKE_STEPS`.
 
-    Raises what a step raises, but for conflicts: these are in the report.
+    Raises the errors of the steps, except conflicts: these are in the report.
     """
     report = LakeMaintainReport()
     properties, conflicts = table.properties, []
@@ -85,10 +86,11 @@ def maintain_lake(
 
 
 def compact(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
-    """Compact all that is worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of these.
+    """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
+    these.
 
     Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
-    engine was faster, after which what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    engine was faster, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
     """
     total = lake.compact(dry_run=dry_run)
     last = total
@@ -112,9 +114,9 @@ def expire_snapshots(
 ) -> ExpireReport:
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
-    ``older_than_ms`` is a time since 1970, a day ago where it is None. Those that a tag or branch names stay, and the
-    one with the newest offsets. **Commit point:** the lake's metadata version; after a crash behind it the files that
-    are left are orphans.
+    ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
+    so does the one with the newest offsets. **Commit point:** the lake's metadata version; after a crash behind it the
+    files that are left are orphans.
 
     Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
     """
@@ -139,7 +141,7 @@ def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = Fa
 
 
 def _expire(lake: LakeTable, *, dry_run: bool) -> ExpireReport:
-    """Those older than a day; where rounds are so quick that there are many, those older than an hour."""
+    """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
     old = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run)
     many = lake.expire(keep_last=SNAPSHOTS_KEPT_MAX, keep_ms=SNAPSHOTS_MANY_KEPT_MS, dry_run=dry_run)
     snapshots = dict.fromkeys([*old.snapshots, *many.snapshots])  # a dry run finds one twice

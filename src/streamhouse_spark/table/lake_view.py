@@ -1,4 +1,4 @@
-"""`Table.lake`: the lake table alone, what has been tiered so far."""
+"""`Table.lake`: the lake table alone, with the rows tiered so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT, compact, expir
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
 
-    One that was adopted stays, as nobody's.
+    An adopted lake table stays, without an owner.
     """
     properties = state.parsed
     if properties.datalake_adopted is not None:
@@ -55,7 +55,7 @@ class LakeView:
         _ = self._lake  # a table without a lake is an error at once
 
     def __getstate__(self) -> dict[str, TableHandle]:
-        """It travels as its table does; the lake is opened on the other side, when it is first used."""
+        """Pickle the table alone; the lake is opened again on first use."""
         return {"_table": self._table}
 
     @cached_property
@@ -63,7 +63,7 @@ class LakeView:
         return self._table.open_lake()
 
     def newest(self) -> LakeSnapshot | None:
-        """The newest snapshot and the offsets that it holds."""
+        """Return the newest snapshot and the offsets that it holds."""
         return self._lake.newest() if self._lake.exists() else None
 
     def to_arrow(
@@ -74,7 +74,7 @@ class LakeView:
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """All rows of the lake table, or of the snapshot named or current at a time.
+        """Read all rows of the lake table, or of the snapshot that is named or was current at a time.
 
         ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
         """
@@ -91,9 +91,9 @@ class LakeView:
         return projection.joined([projection.finish(rows) for rows in found])
 
     def _current(self) -> LakeTable:
-        """The lake of the table as it is now: others may have altered it.
+        """Return the lake of the table as it is now: others may have altered it.
 
-        Raises `TableNotFoundError`, or `DifferentHistoryError` where the log was put back to an older copy: it names
+        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was put back to an older copy, which names
         snapshots that must stay.
         """
         lake = self._lake.with_state(self._table.refresh())
@@ -137,7 +137,7 @@ class LakeView:
         return self._lake.metadata_table_names()
 
     def metadata(self, name: str) -> pa.Table:
-        """One of the lake's own metadata tables. Raises `InvalidNameError` naming what exists."""
+        """Return one of the lake's own metadata tables. Raises `InvalidNameError` naming the existing ones."""
         return self._lake.metadata_table(name)
 
     def snapshots(self) -> pa.Table:

@@ -1,8 +1,8 @@
-"""Keeping a table small: one function for the command line, the tiering service and Python.
+"""Maintenance of a table: one function for the command line, the tiering service and Python.
 
 Each step is a commit of its own and may be interrupted and repeated. The log is trimmed before it is merged, because a
 merged segment goes as a whole, when its newest row may go. The lake comes last: its files are compacted and its
-snapshots expired unless the table's properties say no, and what no snapshot needs is deleted after the grace.
+snapshots expired unless the table's properties say no, and files that no snapshot needs are deleted after the grace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MaintainReport:
-    """What `Table.maintain` did."""
+    """The changes that `Table.maintain` made."""
 
     segments_merged: int
     trimmed_to: Mapping[int, int]
@@ -40,7 +40,7 @@ class MaintainReport:
 def maintain(
     table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
 ) -> MaintainReport:
-    """See `Table.maintain`. Of the lake only these steps are done."""
+    """Maintain the table as `Table.maintain` does, with only these steps of the lake."""
     check_grace(grace_ms)
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
@@ -67,7 +67,7 @@ def maintain(
 
 
 def _publish_snapshots(table: TableHandle) -> int:
-    """For the buckets that are due; the log can be trimmed up to them."""
+    """Publish the rows by key of the buckets that are due; the log can be trimmed up to them."""
     state = table.state
     if not state.primary_key:
         return 0
@@ -87,7 +87,9 @@ def _publish_snapshots(table: TableHandle) -> int:
 
 
 def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
-    """How far the log may be trimmed: what the lake holds for good. Asked only where there is something to trim."""
+    """Return how far the log may be trimmed: the offsets of a durable lake snapshot. Called only if there is something
+    to trim.
+    """
     properties = table.properties
     due = plan_trim(
         table.refresh(),
@@ -107,7 +109,7 @@ def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
 
 
 def _require_kept(table: TableHandle, lake: LakeTable) -> None:
-    """Refuse to trim what a rolled-back lake no longer holds."""
+    """Refuse to trim rows that a rolled-back lake no longer holds."""
     state = table.state
     recorded, newest = state.lake, lake.newest()
     require_of_history(table.log, newest)

@@ -1,4 +1,4 @@
-"""``<table>$partitions``: where the rows of each partition lie, in the log or in the lake.
+"""``<table>$partitions``: the number of each partition's rows in the log and in the lake.
 
 The lake says it in its manifests, the log in its records where all rows of a segment are of one partition. Of other
 segments that the lake does not hold yet the partition columns are read, and nothing else.
@@ -32,7 +32,8 @@ _COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
-    """The partition columns, then what lies where. Raises `SchemaMismatchError` where one is called as what is counted.
+    """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
+    of a count.
 
     ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
     well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.
@@ -43,7 +44,7 @@ def partitions_schema(state: TableState) -> pa.Schema:
 
 
 def partition_table(table: TableHandle) -> pa.Table:
-    """One row for each partition that has something, in the order of its values, null last; of one state of the table.
+    """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
 
     The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
     partition, and as a read does.
@@ -102,7 +103,7 @@ def _counted(values: Mapping[str, pa.Array], **counts: Sequence[int]) -> pa.Tabl
 
 
 def _stored(segment: Segment, columns: TableSchema) -> Sequence[Any]:
-    """The one partition of a segment in plain values, from the form that records have."""
+    """Return the one partition of a segment in plain values, from the form of records."""
     assert segment.partitions is not None
     return [_plain(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
 
@@ -118,7 +119,7 @@ def _plain(value: Any, data_type: pa.DataType) -> Any:
 
 
 def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """Plain values, in which dates are days and timestamps microseconds, as a column."""
+    """Return plain values, in which dates are days and timestamps microseconds, as a column."""
     if pa.types.is_date32(data_type):
         return pa.array(values, pa.int32()).cast(data_type)
     if pa.types.is_timestamp(data_type):

@@ -1,8 +1,8 @@
-"""Dropping partitions: `Table.drop_partition` and what the command line and Spark SQL make of it.
+"""Dropping partitions: `Table.drop_partition`, also behind the command line and Spark SQL.
 
 Of a **log table** the rows are taken from the lake, because the hot log is one row of offsets for all partitions:
 
-1. what was committed before the call is tiered;
+1. rows committed before the call are tiered;
 2. one lake snapshot drops the partitions' files. **Commit point:** the lake's metadata version, of Paimon its file;
 3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
    crash before that, the next tiering round records it.
@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DropPartitionReport:
-    """What was dropped, or with ``dry_run`` would be."""
+    """The dropped rows and files, or with ``dry_run`` those that would be dropped."""
 
     rows: int
     files: int = 0
-    """Lake files that went. Of a table with a primary key the next tiering round marks its rows in them."""
+    """Lake files that were dropped. Of a table with a primary key, files in which the next tiering round marks rows."""
     snapshot_id: int | None = None
-    """The lake snapshot without the rows; None where there was nothing to drop, or the deletions are in the log."""
+    """The lake snapshot without the rows; None if there was nothing to drop, or the deletions are in the log."""
     dry_run: bool = False
 
 
 def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
-    """See `Table.drop_partition`; the partitions of all matches go in one step."""
+    """Drop partitions as `Table.drop_partition` does; those of all matches go in one step."""
     state = table.refresh()
     if state.primary_key:
         _require_deletable(table, state)
@@ -65,7 +65,7 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     lake = table.open_lake()
     if dry_run:
         return _counted(table, lake, chosen)
-    lake.drop_partitions(chosen, below={}, dry_run=True)  # what the lake cannot do is refused before anything is tiered
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
     return _drop(table, state.ends, chosen)
 
 
@@ -87,7 +87,9 @@ def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches)
 
 
 def _record(table: TableHandle, lake: LakeTable) -> bool:
-    """Whether the log knows of the drop. That others win the race for its records is no conflict of the drop."""
+    """Record the drop in the log, and return whether the log knows of it. Losing a race for a record is no conflict of
+    the drop.
+    """
     from streamhouse_spark.lake.tiering.recording import record_newest
 
     try:
@@ -97,7 +99,7 @@ def _record(table: TableHandle, lake: LakeTable) -> bool:
 
 
 def _counted(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
-    """Rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
+    """Count the rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
     pin = repinned(table)
     of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
     columns = Projection.of(pin.state.schema, chosen.columns, None)

@@ -1,8 +1,8 @@
-"""Building a table's lake anew, from the hot log and the snapshots by key: the way out of a lake that was lost.
+"""Building a table's lake anew, from the hot log and the snapshots by key, after the lake was lost.
 
-**Commit point:** one record, which puts the lake at a fresh place without a row. From then on reads take from the log
-all that it holds, and the next tiering round moves it. A round that is under way commits into the former lake table,
-which nobody looks at any more. Its files stay until the table is dropped and cleaned up, or somebody deletes them.
+**Commit point:** one record, which puts the lake at a fresh place without a row. From then on reads take everything
+from the log, and the next tiering round moves it. A round that is under way commits into the former lake table, which
+nobody looks at any more. Its files stay until the table is dropped and cleaned up, or somebody deletes them.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetierReport:
-    """What `retier` did, or with ``dry_run`` would do."""
+    """Changes that `retier` made, or with ``dry_run`` would make."""
 
     table: str
     lake_location: str
-    """Key of the lake table's place in the warehouse from now on."""
+    """Key of the lake table's new location in the warehouse."""
     former_location: str
     rows: int
     """Offsets that the next rounds tier: rows, or with a primary key changes."""
     lost_rows: int
-    """Offsets that were trimmed from the log, so that only the former lake table may have them."""
+    """Offsets that were trimmed from the log: only the former lake table may have these rows."""
     returned_rows: int
-    """Rows of dropped partitions that the log still holds: they are the table's again."""
+    """Rows of dropped partitions that the log still holds: they return to the table."""
     dry_run: bool = False
 
 
 def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-    """Put the lake at a fresh place, where the next round tiers all that the log holds.
+    """Move the lake to a fresh location, where the next round tiers all rows of the log.
 
-    Works whatever became of the lake table: it is not looked at. Of a table with a primary key the snapshots by key
-    count as the log. Rows that other engines wrote into the lake are not in the log. Refused before anything is
-    changed, unless ``allow_loss``: where rows were trimmed from the log, which then are lost, and where partitions were
-    dropped whose rows the log still holds, which then are the table's again.
+    Never looks at the lake table, which may be lost. Of a table with a primary key the snapshots by key count as the
+    log. Rows that other engines wrote into the lake are not in the log. Unless ``allow_loss``, it is refused before any
+    change if rows were trimmed from the log, which would be lost, or if the log still holds rows of dropped partitions,
+    which would return to the table.
 
     **Commit point:** the record. Raises `OffsetsTrimmedError` with the numbers, `InvalidOptionError` for a table
     without a lake, or with an adopted one, `TableNotFoundError`.
@@ -65,7 +65,7 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
 
 
 def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
-    """What becomes of a state. Raises where that is not allowed."""
+    """Report the effect on a table of this state. Raises if the effect is not allowed."""
     properties = state.parsed
     if not properties.datalake_enabled:
         raise InvalidOptionError(
@@ -100,7 +100,7 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
 
 
 def _lost(state: TableState) -> Mapping[int, OffsetRange]:
-    """Bucket → offsets of the table that neither the log holds nor, with a primary key, a snapshot by key."""
+    """Bucket → offsets of the table that neither the log nor, with a primary key, a snapshot by key holds."""
     return {
         bucket: OffsetRange(state.first_offset(bucket), log.start)
         for bucket, log in state.buckets.items()

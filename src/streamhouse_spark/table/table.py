@@ -1,4 +1,4 @@
-"""`Table`: one table, in Python and without Spark. What the data source and the command line build on as well."""
+"""`Table`: one table, in Python and without Spark. The data source and the command line build on it as well."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ class Table(TableHandle):
     ) -> BucketOffsets:
         """Write rows by primary key: new keys are inserted, rows of known ones merged (``table.merge-engine``).
 
-        By default the last row of a key takes the place of the one that is there. ``rows`` are as for `append`; where
-        a key is in them several times they count in their order, and the changelog has one net change. ``columns``
-        makes it a partial update: only these and the primary key are in the rows, the others stay as they are, or
-        have their default, else null, where the key is new. Durable and visible to everybody when this returns, all
-        rows or none; other writers may write at the same time. Returns the offsets of the changes in the changelog,
-        which has none for a row that stays as it is. With a ``transaction`` that is already stored nothing is changed,
-        and the offsets of its first commit are returned, also where columns are aggregated.
+        By default the last row of a key replaces the stored one. ``rows`` are as for `append`; where a key is in them
+        several times they count in their order, and the changelog has one net change. ``columns`` makes it a partial
+        update: only these and the primary key are in the rows, the others stay as they are, or have their default, else
+        null, where the key is new. Durable and visible to everybody when this returns, all rows or none; other writers
+        may write at the same time. Returns the offsets of the changes in the changelog, which has none for a row that
+        stays as it is. With a ``transaction`` that is already stored nothing is changed, and the offsets of its first
+        commit are returned, also where columns are aggregated.
 
         Raises as `append`; `InvalidOptionError` for a table without a primary key, and where its merge engine takes
         whole rows only.
@@ -147,9 +147,9 @@ class Table(TableHandle):
         """Delete the rows with these keys; keys without a row change nothing.
 
         ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
-        column a list of values; one key will do without a list. What deletions do is said by
-        ``table.delete.behavior``: ``allow`` (the default where the last row wins), ``ignore``, or
-        ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are returned.
+        column a list of values; one key will do without a list. The property ``table.delete.behavior`` decides about
+        deletions: ``allow`` (the default where the last row wins), ``ignore``, or ``disable``, an error. Durable,
+        atomic and idempotent as `upsert` is; the offsets of the changes are returned.
         """
         return self.keyed.delete(keys, transaction=transaction)
 
@@ -189,8 +189,8 @@ class Table(TableHandle):
         Rows committed before the call go in one step: readers see all of a partition, or nothing of it. With a primary
         key they are deleted as by `delete`. Rows of a log table are tiered first, and go from the lake in one snapshot;
         those appended since the call began stay. The hot log keeps its rows as history for streams that start earlier,
-        which get `OffsetsTrimmedError` for what was trimmed; older lake snapshots keep theirs until they expire.
-        **Commit points:** see `streamhouse_spark.table.partitions`. With ``dry_run`` rows and files are only counted.
+        which get `OffsetsTrimmedError` for trimmed rows; older lake snapshots keep theirs until they expire. **Commit
+        points:** see `streamhouse_spark.table.partitions`. With ``dry_run`` rows and files are only counted.
 
         Raises `InvalidOptionError` for a name that is no partition column, a log without a lake and a table that takes
         no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
@@ -201,7 +201,7 @@ class Table(TableHandle):
         return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
 
     def stager(self, state: TableState | None = None) -> Stager:
-        """Turns rows into staged segments for the schema and properties of a state, the newest known by default."""
+        """Return a stager of rows for the schema and properties of a state, the newest known by default."""
         return self._appends.stager(state or self.state)
 
     def commit(
@@ -217,14 +217,16 @@ class Table(TableHandle):
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
         """Say that a named consumer has processed everything below ``offsets``; None forgets it.
 
-        Trimming keeps what the consumer has not processed, until it was silent for the table's time to live and a
-        week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name
-        or an offset that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
+        Trimming keeps rows that the consumer has not processed, until it was silent for the table's time to live and a
+        week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name or
+        an offset that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
         """
         move_consumer(self._log, consumer_id, offsets, self.require_there)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Where a named consumer said last that it was, for `tail`; None for one that the table does not know."""
+        """Return the position that a named consumer gave last, for `tail`; None for one that the table does not
+        know.
+        """
         return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
@@ -245,16 +247,16 @@ class Table(TableHandle):
 
         New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
         to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
-        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column
-        of theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go
-        on. ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
-        ``defaults`` maps columns, new ones too, to a constant that takes the place of a column that a new row's writer
-        does not name, None takes it away; rows written before stay as they are, and a null that is given stays null.
-        These two mean the columns as they are afterwards.
+        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column of
+        theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go on.
+        ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
+        ``defaults`` maps columns, new ones too, to a constant for new rows whose writer does not name the column, None
+        removes it; rows written before stay as they are, and a null that is given stays null. These two mean the
+        columns as they are afterwards.
 
         Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
         NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
-        for unknown or impossible properties, and for columns whose role does not let them be changed so.
+        for unknown or impossible properties, and for columns whose role forbids the change.
         """
         columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
         change = Alteration.of(add_columns, comments, set_properties, unset_properties, columns, defaults)
@@ -272,11 +274,11 @@ class Table(TableHandle):
         self.alter(defaults={column: value})
 
     def drop_default(self, *columns: str) -> None:
-        """Take the defaults of columns away, as `alter` does: what new rows lack is null."""
+        """Remove the defaults of columns, as `alter` does: columns that new rows lack are null."""
         self.alter(defaults=dict.fromkeys(columns))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name, as `alter` does; what properties say of it follows."""
+        """Give a column another name, as `alter` does; properties that name it follow."""
         self.alter(rename_columns={name: new_name})
 
     def drop_column(self, *names: str) -> None:
@@ -300,7 +302,7 @@ class Table(TableHandle):
         filter: pc.Expression | Sequence[Any] | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """The union read: every row committed before the call, each once; lake rows first, then the hot log's.
+        """Read the union: every row committed before the call, each once; lake rows first, then the hot log's.
 
         ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
         ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. Uncompressed columns
@@ -319,14 +321,14 @@ class Table(TableHandle):
         return read_newest(self, pin_newest(state), projection)
 
     def repinned(self) -> Pin:
-        """A new pin for when another can no longer be read.
+        """Return a new pin after another can no longer be read.
 
         It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
         """
         return repinned(self)
 
     def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-        """The rows of a pin's hot ranges of a log table, a table a bucket."""
+        """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
         return read_hot(self, pin, projection)
 
     def lookup(
@@ -338,7 +340,7 @@ class Table(TableHandle):
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """The current rows of keys, a row for each key in their order.
+        """Look up the current rows of keys: a row for each key in their order.
 
         ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
         ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
@@ -366,7 +368,7 @@ class Table(TableHandle):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """The current row of one key as a dict of Python values, None where there is none.
+        """Look up the current row of one key: a dict of Python values, None if there is none.
 
         ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
         applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
@@ -383,7 +385,7 @@ class Table(TableHandle):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """All current rows whose primary key begins with these values, in the order of their keys.
+        """Look up all current rows whose primary key begins with these values, in the order of their keys.
 
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
         bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
@@ -427,7 +429,7 @@ class Table(TableHandle):
 
     @property
     def lake(self) -> LakeView:
-        """The lake table alone: what has been tiered."""
+        """The lake table alone, with the rows tiered so far."""
         from streamhouse_spark.table.lake_view import LakeView
 
         return LakeView(self)
@@ -454,9 +456,9 @@ class Table(TableHandle):
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
-        """Merge small segments, trim what the time to live and the lake allow, delete what nobody needs any more.
+        """Merge small segments, trim as far as the time to live and the lake allow, delete unneeded files.
 
-        With a primary key the rows are published first where that is due, and only what they hold is trimmed. Lake
+        With a primary key the rows are published first if that is due, and changes are trimmed only up to them. Lake
         files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
         are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.

@@ -29,7 +29,7 @@ PARTITIONS = "partitions"
 
 
 class TableView(Protocol):
-    """What can be read under a name."""
+    """A readable table under a name."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -38,7 +38,9 @@ class TableView(Protocol):
 
 
 def open_view(table: TableHandle, suffix: str) -> TableView:
-    """Raises `InvalidNameError` for a suffix that this table does not have, saying which it has."""
+    """Open the view of a suffix. Raises `InvalidNameError` for a suffix that this table does not have, naming those it
+    has.
+    """
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
@@ -88,7 +90,7 @@ class _SystemView:
 
 @checks_arguments()
 class _PartitionsView:
-    """Where the rows of each partition lie, as `partition_table` tells."""
+    """The rows of each partition by location, as `partition_table` counts them."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -138,12 +140,12 @@ class _BinlogView:
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Every change that a state of the table has, by its columns, each bucket in offset order. Log tables only insert.
+    """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert.
 
     Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
-    What was trimmed from the hot log of another is read from the lake, which keeps no commit times: they are null. A
-    table that was never tiered has lost what was trimmed, so its changelog begins where the log does. Raises
-    `OffsetsTrimmedError` where the lake holds trimmed rows no longer, before the first row of that bucket.
+    Trimmed rows of a log table are read from the lake, which keeps no commit times: they are null. A table that was
+    never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
+    the lake no longer holds trimmed rows, before the first row of that bucket.
     """
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)

@@ -1,4 +1,4 @@
-"""Making a table of a lake table that is there: its rows are the table's history, and are not written again.
+"""Adoption of an existing lake table: its rows become the history of a new table and are not written again.
 
 The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
 the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`,
@@ -56,12 +56,12 @@ class AdoptReport:
 
     table: str
     location: str
-    """Of the lake table."""
+    """Location of the lake table."""
     snapshot_id: int | None
-    """The newest snapshot that was there."""
+    """The newest snapshot of the lake table."""
     rows: int
-    """In its files; those that deletes take away are counted, and of a Paimon table with a primary key all stored
-    versions of a row."""
+    """Rows in the lake's files, deleted ones included; of a Paimon table with a primary key all stored versions of a
+    row."""
     files: int
     schema: str
     """The table's columns, as Spark DDL."""
@@ -69,7 +69,7 @@ class AdoptReport:
     bucket_key: str | None
     buckets: int
     format: LakeFormat
-    """Of the lake table."""
+    """A table that was made from a lake table, or with ``dry_run`` would be."""
     primary_key: tuple[str, ...]
 
 
@@ -107,7 +107,9 @@ def adopt_table(
 def _format_of(
     storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
 ) -> LakeFormat:
-    """As the properties say, or as the one table is that lies in the warehouse. Raises `InvalidOptionError`."""
+    """Return the format that the properties name, or that of the lake table in the warehouse. Raises
+    `InvalidOptionError`.
+    """
     said = str(properties.get(_FORMAT, "")).strip().lower()
     if said:
         return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
@@ -151,7 +153,7 @@ class _Adopter:
         return self.lake().kind
 
     def examined(self) -> Adoptable:
-        """Raises `LakeMismatchError`, also for a lake that another table has."""
+        """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
         found = self.lake().examine(self.path, self.place)
         if found.owner is not None:
             self._require_ownerless(found, found.owner)
@@ -163,7 +165,7 @@ class _Adopter:
             raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
 
     def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
-        """None for an owner that was dropped long ago."""
+        """Return the state of the table that owns the lake; None if it was dropped long ago."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
@@ -184,7 +186,7 @@ class _Adopter:
         return names.resolve(self.storage, path).uuid == state.table_uuid
 
     def adopt(self) -> Adoptable | None:
-        """One attempt; None where the name was lost to another."""
+        """Try the adoption once. Returns None if another table took the name."""
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
@@ -239,7 +241,7 @@ class _Adopter:
         return create
 
     def _end(self, found: Adoptable, owner: str) -> None:
-        """Drop the table without a name that has claimed the lake. Raises `LakeMismatchError` if it got one."""
+        """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
         if self._owning_state(found, owner) is None:
             return
         log = CommitLog(self.storage, owner, self.world)

@@ -1,4 +1,4 @@
-"""A warehouse as each process of a Spark job opens it.
+"""A warehouse in each process of a Spark job.
 
 A `Connection` is decided on the driver and travels to the executors inside readers and writers. Opened stores and
 tables are kept per process, because Spark's Python workers live on from task to task and from micro-batch to
@@ -29,14 +29,14 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 logger = logging.getLogger(__name__)
 
 TABLES_KEPT = 64
-"""So many tables are kept at least, however large."""
+"""Number of tables that are kept at least, however large."""
 ENTRIES_KEPT_MAX = 200_000
-"""More of them are kept while their states have so many segments and other entries together, of about a kilobyte."""
+"""Sum of their states' segments and other entries, of about a kilobyte each, up to which more tables are kept."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Connection:
-    """Where a warehouse lies and with which settings. They may hold credentials, so neither text shows them."""
+    """The location and settings of a warehouse. They may hold credentials, so neither text shows them."""
 
     location: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -52,7 +52,9 @@ class Connection:
         return _opened(os.getpid(), self).warehouse
 
     def table(self, name: str) -> Table:
-        """The table that the name (its suffix does not count) means now, freshly read. Raises `TableNotFoundError`."""
+        """Return the table that the name (its suffix does not count) means now, freshly read. Raises
+        `TableNotFoundError`.
+        """
         process = _opened(os.getpid(), self)
         path = parse_table_name(name).path
         if process.tables:  # a table that this process had open is only read on
@@ -61,14 +63,14 @@ class Connection:
             try:
                 if known is not None and is_named(known.refresh(), path):
                     return known
-            except DifferentHistoryError as error:  # who holds a position looks at it by what is opened anew
+            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
         table = process.warehouse.table(str(path))
         process.tables.keep(table)
         return table
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
-        """The table that was planned for, whatever its name means by now. Its state is read only when it is used."""
+        """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
         process = _opened(os.getpid(), self)
         known = process.tables.get(uuid)
         if known is None or known.log.is_severed:
@@ -82,8 +84,8 @@ class Connection:
 class OpenTables:
     """Tables that this process has open, by uuid, the least recently used first.
 
-    As many are kept as there are, up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found for as
-    long as somebody holds it, as a tiering service holds all of its tables: it never opens one a second time.
+    All are kept up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found while somebody holds it,
+    as a tiering service holds all of its tables: it never opens one a second time.
     """
 
     def __init__(self) -> None:
@@ -124,7 +126,7 @@ def _num_entries(state: TableState | None) -> int:
 
 
 class _Process:
-    """What this process has opened of one warehouse."""
+    """The stores and tables of one warehouse that this process has opened."""
 
     def __init__(self, connection: Connection) -> None:
         self.warehouse = Warehouse(connection.location, dict(connection.settings))
@@ -137,5 +139,5 @@ def _opened(_process_id: int, connection: Connection) -> _Process:
 
 
 def connect(given: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
-    """The connection that options and the driver's environment name. Raises `InvalidOptionError`."""
+    """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
     return Connection.of(options.resolve_warehouse(given, environ), options.warehouse_settings(given))

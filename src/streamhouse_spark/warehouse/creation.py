@@ -1,4 +1,6 @@
-"""What `Warehouse.create_table` is asked for, checked and as the action that creates it, and its first record."""
+"""Creation of a table: checks of the arguments of `Warehouse.create_table`, the creating action, and the first
+record.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,10 @@ def create_action(
     adopted: str | None = None,
     chooses_bucket_key: bool = True,
 ) -> Create:
-    """The table as it is to be created, yet without a place for its lake.
+    """Return the action that creates the table, still without the location of its lake.
 
     ``adopted`` is the value of the property `ADOPTED`, which nobody else may give. Raises `InvalidOptionError`,
-    `SchemaMismatchError` for what cannot be.
+    `SchemaMismatchError` for a table that cannot be.
     """
     _check_arguments(path, primary_key, partition_by, properties)
     texts = {str(k): str(v) for k, v in (properties or {}).items()}
@@ -90,7 +92,9 @@ def _keyed(
     *,
     chooses: bool,
 ) -> TableSchema:
-    """The schema with a key that is NOT NULL; ``texts`` get the key, and a bucket key, as the table has them."""
+    """Return the schema with a key that is NOT NULL. ``texts`` get the key and the bucket key in the table's
+    spelling.
+    """
     from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 
     said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))

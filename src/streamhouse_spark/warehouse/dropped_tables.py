@@ -1,4 +1,4 @@
-"""Tables that were dropped and are not cleaned up yet: which there are, and bringing one back."""
+"""Tables that were dropped and are not cleaned up yet: listing them, and bringing one back."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
     name: str
-    """The last that it had."""
+    """The table's last name."""
     uuid: str
     dropped_ms: int
-    """When the newest record of its log was written, which is the drop, or cleaning behind it. The grace of
+    """Store time of the newest record of its log: that of the drop, or of a later clean-up step. The grace of
     `Warehouse.clean_dropped` counts from then on."""
     rows: int
-    """Written since it was created or truncated; of a table with a primary key, changes."""
+    """Rows written since it was created or truncated; of a table with a primary key, changes."""
 
 
 def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
-    """By name, then the newest first. Those that cannot be read are logged and left out: one hides no other."""
+    """List them by name, then the newest first. Unreadable ones are logged and left out: one hides no other."""
 
     def look(uuid: str) -> TableState | None:
         try:
@@ -53,7 +53,9 @@ def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
 
 
 def chosen(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
-    """The one that was dropped last under this name, or the one with this uuid. Raises `TableNotFoundError`."""
+    """Return the table that was dropped last under this name, or the one with this uuid. Raises
+    `TableNotFoundError`.
+    """
     of_name = [table for table in found if table.name == str(path)]
     fitting = [table for table in of_name if uuid in (None, table.uuid)]
     if fitting:

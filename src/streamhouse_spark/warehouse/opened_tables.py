@@ -1,4 +1,4 @@
-"""Doing something to all tables of a warehouse, where one that is damaged must not keep the others."""
+"""Work on all tables of a warehouse, such that a damaged one does not stop the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class OpenedTables:
-    """Tables that could be opened, and by name the errors of those for which something failed."""
+    """The opened tables, and the errors by name of tables for which something failed."""
 
     tables: list[Table] = field(default_factory=list)
     failed: dict[str, StreamhouseError] = field(default_factory=dict)
 
     def each(self, work: Callable[[Table], R]) -> list[R]:
-        """What the work gave for each table, in their order. Its errors are logged and kept; the others go on."""
+        """Call ``work`` for each table and return the results in their order. Errors are logged and kept; the others go
+        on.
+        """
         done = []
         for table in self.tables:
             try:
@@ -39,18 +41,18 @@ class OpenedTables:
         self.failed[name] = error
 
     def raise_first(self) -> None:
-        """Raise the first error, once the others had their turn: nothing that failed is taken for done."""
+        """Raise the first error, after the others had their turn: nothing that failed counts as done."""
         for error in self.failed.values():
             raise error
 
 
 def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> OpenedTables:
-    """Tables that a user named: the first error is raised."""
+    """Open tables that a user named: the first error is raised."""
     return OpenedTables([open_one(name) for name in names])
 
 
 def open_listed(open_one: Callable[[str], Table], names: Iterable[str]) -> OpenedTables:
-    """Tables that a listing found: those that were dropped meanwhile are left out."""
+    """Open tables that a listing found: those that were dropped meanwhile are left out."""
     opened = OpenedTables()
     for name in names:
         try:

@@ -1,11 +1,11 @@
-"""Making a moved warehouse whole where it lies, or giving a copy an identity of its own.
+"""Repair of a moved warehouse at its new location, or a new identity for a copy.
 
 **Commit point:** ``streamhouse.json`` with the URL where the warehouse lies now, and for a copy with a new id. Before
-it each table's lake has a commit point of its own, and of a copy each log; what is done is not done again, so that a
-run that was interrupted is gone on with by the same call. Until then the warehouse counts as moved.
+it each table's lake has a commit point of its own, and of a copy each log; finished work is not repeated, so that the
+same call continues an interrupted run. Until then the warehouse counts as moved.
 
-Nothing outside the warehouse that was opened is written or deleted: what metadata names elsewhere is read here, at the
-same place below this root.
+Nothing outside the warehouse that was opened is written or deleted: files that metadata names elsewhere are read here,
+at the same path below this root.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of tables done, of all, and the name of the next."""
+"""A callback: number of tables done, number of all tables, name of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelocatedTable:
     table: str
     uuid: str
-    """The one that it has now."""
+    """The table's present uuid."""
     former_uuid: str
     lake: str | None
-    """The location of the lake table where it lies now; None for a table without one."""
+    """Present location of the lake table; None for a table without one."""
     moved_from: str | None
-    """The root that the lake's metadata named; None where it named the right one, or none."""
+    """The root that the lake's metadata named; None if it named the right one, or none."""
     files_written: int
 
 
 @dataclass(frozen=True, slots=True)
 class RelocateReport:
-    """What `relocate` did, or with ``dry_run`` would do."""
+    """Changes that `relocate` made, or with ``dry_run`` would make."""
 
     warehouse: str
     moved_from: str | None
-    """None for a warehouse that was at home."""
+    """The former root; None for a warehouse that was at home."""
     copy: bool
     dry_run: bool
     tables: tuple[RelocatedTable, ...]
@@ -78,7 +78,7 @@ class RelocateReport:
 
 @dataclass(frozen=True, slots=True)
 class _Identities:
-    """The ids that a copy gets. Stored first, so that each run gives the same."""
+    """The ids of a copy. They are stored first, so that each run uses the same."""
 
     warehouse_id: str
     tables: dict[str, str]
@@ -96,11 +96,11 @@ def relocate(
 ) -> RelocateReport:
     """Make a warehouse that was moved whole where it lies, or with ``copy`` give a copy an identity of its own.
 
-    All that names a file by the old place is written anew, so that other engines open the lake tables where they lie:
-    of Iceberg tables the metadata, manifest lists, manifests and files of deleted positions of all snapshots, of Paimon
+    Metadata with old locations is written anew, so that other engines open the lake tables at their new location: of
+    Iceberg tables the metadata, manifest lists, manifests and files of deleted positions of all snapshots, of Paimon
     tables the manifests with paths of their own. Data files stay as they are. A copy gets another id, and each of its
-    tables another uuid: streams, transactions and caches of the original mean nothing there. Its logs are written
-    again under the new uuids, segments included, and the old ones go the grace after, when dropped tables are cleaned.
+    tables another uuid: streams, transactions and caches of the original mean nothing there. Its logs are written again
+    under the new uuids, segments included, and the old ones go the grace after, when dropped tables are cleaned.
 
     The place that the warehouse was copied from is neither read nor written. Nothing else may write to the warehouse
     meanwhile. Safe to repeat; after a crash the same call goes on. Tables whose lake is in a catalog outside keep it
@@ -174,7 +174,7 @@ class _Relocation:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def _states(self, begun: _Identities | None) -> Iterator[TableState]:
-        """All tables that can be opened, or brought back; of a run that was interrupted all that it began with."""
+        """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
         ours = set(begun.tables.values()) if begun is not None else set()
         for uuid in self._storage.list_names(TABLES_PREFIX):
             if uuid in ours:
@@ -193,7 +193,9 @@ class _Relocation:
                 yield state
 
     def _ended(self, uuid: str, new_uuid: str) -> TableState:
-        """Of a table whose log an earlier run ended: all that it was is in the new log."""
+        """Return the new log's state of a table whose old log an earlier run ended: the new log has everything
+        of it.
+        """
         state = CommitLog(self._storage, new_uuid, self._world).refresh()
         return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
@@ -210,7 +212,9 @@ class _Relocation:
         return found
 
     def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
-        """Nothing is lacking, and lake and log fit together: a copy that was made under writes may be torn."""
+        """Check that no file is missing, and that lake and log fit together: a copy that was made under writes may be
+        torn.
+        """
         if state.buried:
             return
         try:

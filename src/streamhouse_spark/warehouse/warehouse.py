@@ -96,13 +96,13 @@ class Warehouse:
         return f"Warehouse({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A warehouse travels as its place and settings, which may hold credentials."""
+        """Pickle the warehouse as its location and settings, which may hold credentials."""
         return _reopened, (self._storage, dict(self._settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
-        """Raises `TableExistsError` where it exists and ``if_not_exists`` is False."""
+        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
         database = parse_database(name)
         _check_comment(f"database {database}", comment)
         self._ensure()
@@ -111,19 +111,21 @@ class Warehouse:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
+        """List the names of all databases."""
         self._require()
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
+        """Whether the database exists."""
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database."""
+        """Return a database's comment. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
         return self._known_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
-        """Set the comment of a database, or with None take it away."""
+        """Set the comment of a database, or with None remove it."""
         _check_comment(f"database {parse_database(name)}", comment)
         while (found := self._known_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
@@ -165,9 +167,8 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of all tables, or of one database's, as ``<database>.<table>``, sorted.
-
-        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
+        `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
         self._require()
         found = [self._known_database(database).name] if database is not None else self.databases()
@@ -178,7 +179,7 @@ class Warehouse:
         return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
 
     def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
-        """A table that cannot be opened is there: one must not hide the others."""
+        """Whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
             return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
         except StreamhouseError as error:
@@ -186,6 +187,7 @@ class Warehouse:
             return True
 
     def exists(self, name: str) -> bool:
+        """Whether the table exists; a suffix of the name does not count."""
         self._require()
         return self._find(parse_table_name(name).path) is not None
 
@@ -204,11 +206,10 @@ class Warehouse:
         """Create a table, its database and, if need be, the warehouse.
 
         ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
-        ``bucket.num``. A ``primary_key``, of columns that thereby are NOT NULL, makes a table that takes upserts and
-        deletes; without ``bucket.key`` its first column beside the partition columns is the bucket key. ``defaults``
-        maps columns to a constant that takes the place of a column that a new row's writer does not name, as a
-        ``DEFAULT`` clause does; a null that is given stays null.
-        **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
+        ``bucket.num``. With a ``primary_key``, whose columns become NOT NULL, the table takes upserts and deletes; its
+        first column beside the partition columns is the default of ``bucket.key``. ``defaults`` maps columns to
+        constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null. **Commit
+        point:** the name's pointer; a crash before it leaves files that nobody names.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned as it is.
@@ -243,26 +244,26 @@ class Warehouse:
         properties: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AdoptReport:
-        """Make a table of a lake table that is there, whose rows become its history without being written again.
+        """Make a table from an existing lake table, whose rows become its history without being written again.
 
         ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
-        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` says which of the
-        two it is; without it, what lies in the warehouse does. Offset 0 is behind its rows: reads of the table and of
-        its lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in
-        the same lake table. With a ``primary_key``, which is the Iceberg table's identifier fields if it has some, and
-        always the Paimon table's own, rows are copied to the hot store as snapshots by key, bucket by bucket, each
-        sorted in memory, so that lookups and changes know them and streams begin with them. That the Iceberg table's
-        are unique by key is verified; of the Paimon table's the newest of each key counts.
+        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format,
+        by default that of the lake table in the warehouse. Its rows lie before offset 0: reads of the table and of its
+        lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the
+        same lake table. ``primary_key`` is the Iceberg table's identifier fields if it has some, and always the Paimon
+        table's own. With it the rows are copied to the hot store as snapshots by key, for lookups, changes and new
+        streams; a bucket is sorted in memory. Rows of an Iceberg table have to be unique by key; of a Paimon table the
+        newest of each key counts.
 
-        A warehouse is made around a folder ``lake`` with such tables where there is none yet. Dropping the table
-        leaves the lake table, rows tiered later included, as nobody's. With ``dry_run`` nothing is changed.
+        A warehouse is made around a folder ``lake`` with such tables if there is none yet. Dropping the table leaves
+        the lake table without an owner, rows tiered later included. With ``dry_run`` nothing is changed.
 
         **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
-        `LakeMismatchError` naming all that does not fit (of Iceberg format version, partitions, types, nested required
-        fields, equality deletes, keys that are not unique; of Paimon types, dynamic or postponed buckets, merge
-        engines, changelog producers, deletion vectors, rows whose order is not told; another owner),
-        `TableExistsError`, `InvalidOptionError`, all before the lake table or the name is touched;
-        `CommitConflictError` where the lake table changed meanwhile.
+        `LakeMismatchError` naming everything that does not fit (Iceberg: format version, partitions, types, nested
+        required fields, equality deletes, repeated keys; Paimon: types, dynamic or postponed buckets, merge engines,
+        changelog producers, deletion vectors, rows of unknown order; another owner), `TableExistsError`,
+        `InvalidOptionError`, all before the lake table or the name is touched; `CommitConflictError` if the lake table
+        changed meanwhile.
         """
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))
@@ -282,8 +283,7 @@ class Warehouse:
 
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
-
-        Raises `InvalidNameError` for a suffix that this table does not have, saying which exist.
+        Raises `InvalidNameError` for a suffix that this table does not have, naming those that it has.
         """
         parsed = parse_table_name(name)
         table = self.table(str(parsed.path))
@@ -292,10 +292,9 @@ class Warehouse:
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
 
-        Until then `undrop_table` brings both back. Returns False where there is none and ``if_exists``.
-        **Commit point:** the drop record in the table's log. Where the log is damaged so that no record can follow, or
-        the name's pointer is, the name is freed by its next pointer, and a damaged log's files stay for whoever wants
-        to repair them.
+        Until then `undrop_table` brings both back. Returns False if there is none and ``if_exists``. **Commit point:**
+        the drop record in the table's log. If the log or the name's pointer is too damaged for that, the name is freed
+        by its next pointer, and the files stay for a repair.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
@@ -322,19 +321,19 @@ class Warehouse:
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
+        """List the dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
         self._require()
         return dropped_tables(self._storage, self._world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
-        """Bring a dropped table back, with all rows, offsets and its lake table, as long as its files are there.
+        """Bring a dropped table back, with all rows, offsets and its lake table, while its files exist.
 
-        They are until `clean_dropped` is run once the grace after the drop is over. Of several tables that were dropped
-        under the ``name`` it is the newest, or the one with the ``uuid`` (`dropped_tables` has them). It comes back
-        under its name, or as ``to``, and its database with it. Streams and writers go on where they open it again.
+        They exist until `clean_dropped` runs after the grace. Of several tables that were dropped under the ``name`` it
+        is the newest, or the one with the ``uuid`` (see `dropped_tables`). It comes back under its name, or as ``to``,
+        and its database with it. Streams and writers that open it again continue.
 
-        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` where there is no such
-        dropped table any more, `TableExistsError` where the name is taken.
+        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
+        table any more, `TableExistsError` if the name is taken.
         """
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
@@ -356,11 +355,11 @@ class Warehouse:
     def rename_table(self, old: str, new: str) -> None:
         """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
 
-        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Whoever has
-        the table open goes on; streams that look it up by its old name end with `TableNotFoundError`, which says the
-        new one. The old name is free at once.
+        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Open tables
+        continue; streams that look it up by its old name end with `TableNotFoundError`, which has the new one. The old
+        name is free at once.
 
-        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` where the new name is taken.
+        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is taken.
         """
         path = parse_table_name(old).require_table("rename")
         target = parse_table_name(new).require_table("rename to")
@@ -375,10 +374,10 @@ class Warehouse:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-        """Delete what is left of tables that were dropped, or never got a name, longer ago than the grace.
+        """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
 
-        A lake table goes too where it lies in the warehouse; one in an outside catalog stays. Raises
-        `WarehouseMovedError` before anything is deleted where the warehouse is opened away from home.
+        A lake table in the warehouse goes too; one in an outside catalog stays. Raises `WarehouseMovedError` before
+        anything is deleted if the warehouse is opened away from home.
         """
         self._require()
         if not dry_run:
@@ -401,14 +400,13 @@ class Warehouse:
         return self._open(path, pointer.uuid) if pointer.uuid else None
 
     def _keep_database(self, path: TablePath) -> None:
-        """Behind the commit point of a name: make its database again where that was dropped meanwhile."""
+        """Make the database of a committed name again if it was dropped meanwhile."""
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
     def _named(self, path: TablePath, uuid: str) -> Table:
-        """Behind the commit point of a name: its table, read where that can be, else by whoever asks it first.
-
-        Raises `TableNotFoundError` where it was dropped since: a creator that slept made a table that is cleaned up.
+        """Return the table of a committed name, its state read if possible, else on first use. Raises
+        `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
         found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
@@ -418,7 +416,7 @@ class Warehouse:
         return found
 
     def _unread(self, path: TablePath, uuid: str) -> Table:
-        """A table whose state is read when it is first asked for."""
+        """Return a table whose state is read on first use."""
         return Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
 
     def _open(self, path: TablePath, uuid: str) -> Table | None:
@@ -449,7 +447,7 @@ class Warehouse:
         )
 
     def _renamed_to(self, path: TablePath) -> str | None:
-        """The name that a table got which had this one."""
+        """Return the new name of a table that had this one."""
         pointer = names.resolve(self._storage, path)
         if pointer.uuid is None:
             return pointer.moved_to
@@ -472,7 +470,7 @@ def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
 
 
 def _text(value: object) -> str:
-    """A setting as text: ``True`` and 5 mean ``true`` and ``5``."""
+    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
     return value if isinstance(value, str) else str(value).lower()
 
 

@@ -1,4 +1,4 @@
-"""Appending rows to a log table: stage, commit, and again where the columns changed meanwhile."""
+"""Appending rows to a log table: stage, commit, and again if the columns changed meanwhile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamhouse_spark.schema.rows import can_be_read_again, filled
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
-"""How often an append begins again because columns or defaults changed meanwhile."""
+"""Times that an append begins again because columns or defaults changed meanwhile."""
 
 
 class Appends:
-    """Keeps the stager of the last state that was asked for. Safe for threads."""
+    """Appends to one table; keeps the stager of the last state. Safe for threads."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -27,7 +27,7 @@ class Appends:
         self._lock = new_lock()
 
     def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
-        """Stage and commit rows; again where columns were renamed or dropped, or defaults changed meanwhile."""
+        """Stage and commit rows, and again if columns were renamed or dropped, or defaults changed meanwhile."""
         for _ in range(SCHEMA_CHANGES_MAX):
             staged = self.staged(rows)
             try:
@@ -40,14 +40,14 @@ class Appends:
     def commit(
         self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
-        """Add rows that were staged, here or in other processes, and merge where that is due."""
+        """Add rows that were staged, here or in other processes, and merge if that is due."""
         check_transaction(transaction)
         offsets, committed = commit_staged(self._table.log, staged, transaction=transaction, overwrite=overwrite)
         merge_if_due(self._table, committed.state)
         return offsets
 
     def staged(self, rows: Any) -> Staged:
-        """The rows, staged; in the newest schema where the one known here does not have their columns."""
+        """Stage the rows; in the newest schema if the one known here does not have their columns."""
         table = self._table
         state = table.state
         try:

@@ -1,9 +1,9 @@
-"""Writes whose rows several processes stage: as intents, and as the changes that these make of the table, prepared.
+"""Writes whose rows several processes stage: as intents, and as prepared changes.
 
-*Intents* are rows with what they do to their key. Which changes they are depends on the rows that are there when they
-are committed. A process that has all intents of a bucket may *prepare* these changes against the rows as they are then;
-the commit adds them where the bucket has not moved since, and works them out from the intents where it has. So what
-many processes prepare costs the committing one nothing, and what was prepared in vain costs no more than its file.
+*Intents* are rows with their effect on their key. The changes that follow depend on the table's rows at the commit. A
+process that has all intents of a bucket may *prepare* these changes against the rows as they are then; the commit adds
+them where the bucket has not moved since, and works them out from the intents where it has. So preparing in many
+processes costs the committing one nothing, and useless work costs no more than its file.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class BucketIntents(NamedTuple):
     """All intents of one bucket in their order."""
 
     rows: pa.Table
-    """Of all columns of the schema."""
+    """Rows with all columns of the schema."""
     deleted: Bools
-    """Which of them delete."""
+    """Whether each row deletes its key."""
     inserted: Bools | None = None
-    """Which are new rows of a MERGE, that found none to match; None where nobody says so."""
+    """Whether each row is a new one of a MERGE that matched none; None if that is not known."""
 
 
 ReadIntents = Callable[[TableSchema], BucketIntents]
@@ -59,12 +59,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IntentWrite:
-    """What a write makes of its intents; the same for those who prepare and for the one who commits."""
+    """The rules by which a write turns intents into changes; the same for those who prepare and for the one who
+    commits.
+    """
 
     columns: tuple[str, ...] | None = None
-    """Those of a partial update; None for whole rows."""
+    """Columns of a partial update; None for whole rows."""
     overwrites: bool = False
-    """Whether the intents are all rows that the table has then."""
+    """Whether the intents are all rows of the table afterwards."""
     rewrites: bool = False
     """Whether it is an UPDATE, DELETE or MERGE: see `KeyedTable.rewrite`."""
 
@@ -72,7 +74,9 @@ class IntentWrite:
         return engine_of(shape.properties, shape.schema, targets_of(shape, self.columns))
 
     def batch(self, shape: KeyedShape, read: ReadIntents) -> KeyedBatch:
-        """Raises as `KeyedTable.change` and `KeyedTable.rewrite` for rows that the table does not take."""
+        """Turn intents into a batch. Raises as `KeyedTable.change` and `KeyedTable.rewrite` for rows that the table
+        does not take.
+        """
         rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
             return shape.batch(*allowed(shape, rows, deleted))
@@ -84,10 +88,10 @@ class IntentWrite:
 
 
 def prepare(keyed: KeyedTable, write: IntentWrite, intents: Mapping[int, ReadIntents]) -> tuple[PreparedChanges, ...]:
-    """Work out and stage what the intents of buckets change now. Durable when this returns, visible to nobody.
+    """Compute and stage the changes that the intents of buckets make now. Durable when this returns, visible to nobody.
 
-    For buckets of which nobody else has intents. It is work on the side: where it fails, or the table would refuse the
-    rows, a bucket is left out, and who commits sees why.
+    Nobody else may have intents of these buckets. Preparing is optional: if it fails, or the table would refuse the
+    rows, the bucket is left out, and the commit meets the reason.
     """
     found = []
     for bucket, read in intents.items():
@@ -126,10 +130,11 @@ def commit(
     transaction: Transaction | None = None,
     read: ReadBase | None = None,
 ) -> BucketOffsets:
-    """Commit what the intents of buckets change, by the newest known schema; as `KeyedTable.change`, `rewrite`.
+    """Commit the changes that the intents of buckets make, by the newest known schema; as `KeyedTable.change`,
+    `rewrite`.
 
-    ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these are not read where the
-    changes still are what they were. ``read`` goes with ``write.rewrites``.
+    ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these intents are not read if the
+    changes are still right. ``read`` goes with ``write.rewrites``.
     """
     shape = keyed.shape()
     ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
@@ -148,7 +153,7 @@ def commit(
 
 
 class _Batches(Mapping[int, KeyedBatch]):
-    """Batches of buckets, each made when it is asked for, and kept."""
+    """Batches of buckets, each made on first use, and kept."""
 
     def __init__(self, makers: Mapping[int, Callable[[], KeyedBatch]]) -> None:
         self._makers = makers

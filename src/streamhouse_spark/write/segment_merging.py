@@ -1,4 +1,4 @@
-"""Merging a table's segments: work on the side of writing, and a step of maintenance. **Commit point:** one record."""
+"""Merging of a table's segments: optional work of writers, and a step of maintenance. **Commit point:** one record."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ logger = logging.getLogger(__name__)
 
 
 def merge_inline(table: TableHandle) -> int:
-    """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
+    """Move inline rows of commit records into one segment a bucket. Returns the number of replaced segments."""
     return merge(table.log, table.storage, table.world, plan_inline_merge(table.refresh()), table.segment_shape())
 
 
 def merge_small(table: TableHandle) -> int:
-    """Merge runs of small adjacent segments. Returns the number of segments replaced."""
+    """Merge runs of small adjacent segments. Returns the number of replaced segments."""
     return merge(table.log, table.storage, table.world, plan_small_merge(table.refresh()), table.segment_shape())
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:
-    """Merge inline rows where the state that a write left asks for it; the write is done, so a failure is logged."""
+    """Merge inline rows if the state after a write asks for it. The write is done, so a failure is only logged."""
     if inline_merge_due(state):
         with after_commit(logger, "merging inline rows", table.name):
             merge_inline(table)

@@ -1,7 +1,7 @@
-"""`KeyedTable`: what a table with a primary key does beyond a log table, in Python and without Spark.
+"""`KeyedTable`: the operations that only a table with a primary key has, in Python and without Spark.
 
-Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: whatever
-is missing there is read from the log before it is used, and losing them loses nothing.
+Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: missing
+changes are read from the log before a tablet is used, and losing tablets loses nothing.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
-"""How often a write begins again because columns were added meanwhile."""
+"""Times that a write begins again because columns were added meanwhile."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class KeyedShape:
-    """What one schema and one set of properties of a table mean for its rows by key."""
+    """The form of a table's rows by key, under one schema and one set of properties."""
 
     name: str
     table_uuid: str
@@ -58,9 +58,9 @@ class KeyedShape:
     layout: KeyedLayout
     num_buckets: int
     bucket_places: tuple[int, ...]
-    """Where the columns of the bucket key stand in the schema; none for a table of one bucket."""
+    """Column indexes of the bucket key in the schema; none for a table of one bucket."""
     lake_format: LakeFormat
-    """Whose hash gives the buckets."""
+    """The lake format whose hash gives the buckets."""
 
     @classmethod
     def of(cls, state: TableState, warehouse_url: str) -> KeyedShape:
@@ -80,20 +80,20 @@ class KeyedShape:
 
     @cached_property
     def key_schema(self) -> TableSchema:
-        """The columns of the primary key, in its order, and without defaults: a key that is looked for is whole."""
+        """The columns of the primary key, in its order, and without defaults: a key to look for is whole."""
         return without_defaults(self.schema.select(self.properties.primary_key))
 
     @cached_property
     def bucket_key(self) -> tuple[str, ...]:
-        """The columns that tell the bucket; none for a table of one bucket."""
+        """The columns that determine the bucket; none for a table of one bucket."""
         return tuple(self.schema.names[place] for place in self.bucket_places)
 
     def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
-        """The bucket of each row, by the columns of the bucket key."""
+        """Return the bucket of each row, by the columns of the bucket key."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
     def buckets(self, columns: Sequence[slicing.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
-        """Each bucket that rows belong to, and their places; None where there is one bucket."""
+        """Return the row indexes of each bucket; None if there is one bucket."""
         if not self.bucket_places:
             yield 0, None
             return
@@ -105,7 +105,9 @@ class KeyedShape:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Rows of all columns, in any order, by bucket and key; ``deleted`` says which of them delete theirs."""
+        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete
+        their key.
+        """
         columns = self._columns(rows)
         found = {}
         for bucket, places in self.buckets(columns):
@@ -115,7 +117,7 @@ class KeyedShape:
         return found
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
-        """As `batches`, of rows that are known to be of one bucket."""
+        """Group rows that are known to be of one bucket, as `batches` does."""
         return self._batch(self._columns(rows), deleted)
 
     def _columns(self, rows: pa.Table) -> list[slicing.Column]:
@@ -129,9 +131,9 @@ class KeyedShape:
         return KeyedBatch.of(keys, columns, deleted)
 
     def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
-        """Keys are compared with one another, so those of a bucket stand in one array.
+        """Encode the keys. They are compared with one another, so those of a bucket are one array.
 
-        Raises `InvalidOptionError` where they are too many bytes for that.
+        Raises `InvalidOptionError` if they are too many bytes for that.
         """
         places = self.layout.key_places
         num_bytes = sum(columns[place].nbytes for place in places)
@@ -144,7 +146,7 @@ class KeyedShape:
         return self.layout.keys(chosen)
 
     def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
-        """Which keys of a batch those of some of its rows are."""
+        """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
         found = rows.filter(pa.array(inserted))
         keys = self._keys(found.columns)
         there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
@@ -159,7 +161,7 @@ class KeyedShape:
 
 
 class KeyedTable:
-    """Writes by key of one table; get it from `Table`, which has the same methods. Safe for threads."""
+    """Writes by key to one table; get it from `Table`, which has the same methods. Safe for threads."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
@@ -170,7 +172,7 @@ class KeyedTable:
         return KeyedTable, (self.table,)
 
     def shape(self, state: TableState | None = None) -> KeyedShape:
-        """By a state, the newest known by default."""
+        """Return the form of rows by key for a state, the newest known by default."""
         state = state or self.table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
@@ -217,16 +219,18 @@ class KeyedTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
     ) -> BucketOffsets:
-        """Upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known schema."""
+        """Apply upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known
+        schema.
+        """
         shape = self.shape()
         return self._write(shape, rows, deleted, targets_of(shape, columns), transaction, overwrite=overwrite)
 
     def rewrite(self, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
-        """What an UPDATE, DELETE or MERGE that read the table makes of it, in one commit; `change` for the rest.
+        """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; else as `change`.
 
-        The rows have no order: of a key that is deleted and written the row stays. Raises `CommitConflictError` where
-        the table is no longer what was read, `SchemaMismatchError` where a key is written twice, and
-        `InvalidOptionError` where the table does not delete; nothing was written then.
+        The rows have no order: of a key that is both deleted and written the written row stays. Raises
+        `CommitConflictError` if rows that it depends on changed since, `SchemaMismatchError` where a key is written
+        twice, and `InvalidOptionError` where the table does not delete; nothing was written then.
         """
         shape = self.shape()
         batches = shape.batches(*in_no_order(shape, rows, deleted))
@@ -235,12 +239,12 @@ class KeyedTable:
         return self.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
-        """Raises `InvalidOptionError`, `SchemaMismatchError` where a partial update of these columns cannot be."""
+        """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
         shape = self.shape(state)
         engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
-        """Add rows with these keys and defaults, or nulls, where none are there; those that are stay as they are.
+        """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
 
         ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL and
         has no default.
@@ -252,13 +256,13 @@ class KeyedTable:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # who looked them up may know older names
+        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
         rows = _padded(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
     def _retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
-        """Write by the newest known schema, and again where it changed meanwhile."""
+        """Write by the newest known schema, and again if it changed meanwhile."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
             shape = self.shape()
@@ -286,7 +290,7 @@ class KeyedTable:
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
 
     def stager(self, shape: KeyedShape, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
-        """Works out changes by a shape of the table, and stages them for the properties of a state."""
+        """Return a stager of changes by a shape of the table and the properties of a state."""
         table = self.table
         return ChangeStager(
             table.storage,
@@ -309,7 +313,7 @@ class KeyedTable:
         overwrite: bool = False,
         read: ReadBase | None = None,
     ) -> BucketOffsets:
-        """As `KeyedWriter.write`, and merge inline rows where that is due."""
+        """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
         writer = KeyedWriter(self.table.log, self.stager(shape, engine))
         offsets, state = writer.write(
             batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
@@ -319,7 +323,9 @@ class KeyedTable:
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
-    """Raises `InvalidOptionError` where UPDATE, DELETE and MERGE would do something else than they say."""
+    """Raise `InvalidOptionError` if UPDATE, DELETE and MERGE would have another effect on this table than their text
+    says.
+    """
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
             f"table {name}: UPDATE, DELETE and MERGE say what a row becomes, and the table's merge engine "
@@ -334,7 +340,8 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
 
 
 def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Rows of an UPDATE, DELETE or MERGE such that of a key that is deleted and written the row stays.
+    """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
+    stays.
 
     Raises `InvalidOptionError` as `require_rewritable`.
     """
@@ -344,7 +351,7 @@ def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.T
 
 
 def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
-    """Raises `SchemaMismatchError` where a key is written twice."""
+    """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
         return
@@ -359,10 +366,11 @@ def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
 
 
 def as_keys(keys: Any, shape: KeyedShape) -> Any:
-    """Keys as rows. A list holds mappings or tuples of the key's values, and for a key of one column values alone.
+    """Convert keys to rows. A list holds mappings or tuples of the key's values, and for a key of one column values
+    alone.
 
     One key will do without a list: a mapping, a value, or for a key of several columns a tuple. Raises
-    `SchemaMismatchError` where a key has not the columns of the primary key.
+    `SchemaMismatchError` if a key does not have the columns of the primary key.
     """
     names = shape.key_schema.names
     if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
@@ -376,7 +384,7 @@ def as_keys(keys: Any, shape: KeyedShape) -> Any:
 
 
 def _is_one_row(keys: Any) -> bool:
-    """A mapping of values. One of columns is a frame to those who make it, and is not taken for a row."""
+    """Whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and is none."""
     return isinstance(keys, Mapping) and not any(
         isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
     )
@@ -395,7 +403,7 @@ def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
 
 
 def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The columns of a partial update beside the key; None for whole rows."""
+    """Return the columns of a partial update beside the key; None for whole rows."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -420,9 +428,9 @@ def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
 
 
 def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
-    """All columns of the schema, null where the rows do not have them; what a deletion or a partial update lacks.
+    """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
 
-    They come by name: those of a key may stand in another order than in the table.
+    Columns are matched by name: those of a key may stand in another order than in the table.
     """
     schema = schema if with_defaults else without_defaults(schema)
     given = set(rows.schema.names)
@@ -433,7 +441,7 @@ def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False)
 
 
 def allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Without the deletions that the table ignores. Raises `InvalidOptionError` where it has none."""
+    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():
         return rows, deleted

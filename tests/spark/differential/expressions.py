@@ -31,7 +31,7 @@ def text(value: str) -> str:
 
 
 class Expressions:
-    """Of one relation in a query; ``prefix`` is its alias with a dot, or nothing."""
+    """Expressions of one relation in a query; ``prefix`` is its alias with a dot, or nothing."""
 
     def __init__(
         self, rng: random.Random, prefix: str = "", *, has_extra: bool = False, has_place: bool = False
@@ -196,7 +196,7 @@ class Expressions:
         return f"{left} {self.rng.choice(COMPARISONS)} {right}"
 
     def _odd(self) -> str:
-        """What is not pushed, or only in part."""
+        """Make a condition that is not pushed, or only in part."""
         c = self.ref
         return self.rng.choice(
             [

@@ -1,4 +1,4 @@
-"""What cases of advice share: a table to break, and how it is seen that following the words made it healthy."""
+"""Helpers of the cases of advice: a table to break, and the check that following the words made it healthy."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def lossy_at(pattern: str, memory: Any) -> FaultyStorage:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a case follows."""
+    """The advice that a case follows."""
 
     condition: str
     says: str

@@ -16,7 +16,7 @@ from streamhouse_spark.cli.app import streamhouse
 
 @dataclass(frozen=True)
 class Result:
-    """What a command printed and how it ended."""
+    """The output of a command and its exit code."""
 
     code: int
     stdout: str

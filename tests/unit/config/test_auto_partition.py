@@ -1,4 +1,4 @@
-"""Which partitions have expired: formats, units, zones, and what cannot be."""
+"""Expired partitions: formats, units, zones, and values that cannot be."""
 
 from __future__ import annotations
 

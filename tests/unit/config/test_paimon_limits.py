@@ -1,4 +1,4 @@
-"""What columns have to be so that Paimon can hold the table."""
+"""Conditions on columns so that Paimon can hold the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python workers run: nobody's choice is overruled, and no other machine is told of a path on this one."""
+"""The Python that workers run: nobody's choice is overruled, and no other machine is told of a path on this one."""
 
 from __future__ import annotations
 

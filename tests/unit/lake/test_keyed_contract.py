@@ -1,4 +1,4 @@
-"""What every lake promises of tables with a primary key: one class of cases, and an adapter for each format."""
+"""Promises of every lake for tables with a primary key: one class of cases, and an adapter for each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every lake promises, whatever its format: one class of cases, and an adapter for each format."""
+"""Promises of every lake, whatever its format: one class of cases, and an adapter for each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What maintenance promises in every lake: the same rows at the same offsets, and nothing deleted that is needed."""
+"""Promises of maintenance in every lake: the same rows at the same offsets, and nothing deleted that is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held in memory goes by what rows take there, not by how small they are packed. Counted by Arrow's pool."""
+"""Memory goes by the size of unpacked rows, not by how small they are packed. Counted by Arrow's pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments are merged: adjacent ones of one bucket and schema, up to a size."""
+"""The choice of segments to merge: adjacent ones of one bucket and schema, up to a size."""
 
 from __future__ import annotations
 

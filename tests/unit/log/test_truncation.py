@@ -1,4 +1,4 @@
-"""What a truncation makes of a state: the log begins anew, and which recorded lake snapshots still count."""
+"""The state after a truncation: the log begins anew, and some recorded lake snapshots still count."""
 
 from __future__ import annotations
 

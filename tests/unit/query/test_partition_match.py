@@ -1,4 +1,4 @@
-"""Which rows and lake files are of a partition, and what is no partition."""
+"""Rows and lake files of a partition, and values that are no partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one schema of a table may become of another."""
+"""Changes of a table's schema that are possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every `Storage` promises, asked of each of them."""
+"""Promises of every `Storage`, asked of each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a directory has: links, fsync, temporary files, locks, and errors of the operating system."""
+"""Features that only a directory has: links, fsync, temporary files, locks, and errors of the operating system."""
 
 from __future__ import annotations
 

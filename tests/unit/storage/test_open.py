@@ -1,4 +1,4 @@
-"""From a warehouse's location to its store."""
+"""A warehouse's location tells its store."""
 
 from __future__ import annotations
 

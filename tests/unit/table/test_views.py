@@ -1,4 +1,4 @@
-"""What a name with a suffix shows."""
+"""Views of names with a suffix."""
 
 from __future__ import annotations
 

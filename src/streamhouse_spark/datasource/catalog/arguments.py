@@ -1,4 +1,4 @@
-"""What the JVM class says in a call's arguments: names of tables, schemas."""
+"""Arguments of calls by the JVM class: names of tables, schemas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamhouse_spark.core.paths import parse_database, parse_table_name
 
 @dataclass(frozen=True, slots=True)
 class StructJson:
-    """A ``StructType`` as its JSON text: what `TableSchema.of` reads."""
+    """A ``StructType`` as its JSON text, for `TableSchema.of`."""
 
     text: str
 
@@ -21,13 +21,13 @@ class StructJson:
 
 
 def table_path(database: object, table: object, doing: str) -> TablePath:
-    """The path of two names that Spark keeps apart. Raises `InvalidNameError`, also for a suffix.
+    """Return the path of two names that Spark keeps apart. Raises `InvalidNameError`, also for a suffix.
 
-    Each part is checked as what it is, so that no dot or ``$`` in one of them can name another table.
+    Each part is checked on its own, so that no dot or ``$`` in one of them can name another table.
     """
     return parse_table_name(f"{parse_database(database)}.{table}").require_table(doing)
 
 
 def path_of(args: Mapping[str, Any], doing: str) -> TablePath:
-    """The path in ``database`` and ``table``."""
+    """Return the path in ``database`` and ``table``."""
     return table_path(args["database"], args["table"], doing)

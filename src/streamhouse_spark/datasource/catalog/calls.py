@@ -1,10 +1,10 @@
 """Calls of the Spark catalog: an operation and JSON arguments in the options, JSON in the metadata of a schema back.
 
 Spark asks a data source for its schema in a worker process beside the driver. The catalog's Java class uses that as a
-call: the options `CALL_OPTION` and `ARGUMENTS_OPTION` say what, the other options are the catalog's settings. The
-answer is one field whose metadata holds ``{"ok": …}`` or ``{"error": {"class", "condition", "message"}}``, so that an
-error reaches SQL users as its text, without a Python traceback. Errors that are not a `StreamhouseError` are defects:
-they are raised as they are.
+call: the options `CALL_OPTION` and `ARGUMENTS_OPTION` have the operation and its arguments, the other options are the
+catalog's settings. The answer is one field whose metadata holds ``{"ok": …}`` or ``{"error": {"class", "condition",
+"message"}}``, so that an error reaches SQL users as its text, without a Python traceback. Errors that are not a
+`StreamhouseError` are defects: they are raised as they are.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 def answer(connect: Callable[[], Connection], options: Mapping[str, str]) -> StructType:
-    """The answer to the call that the options hold."""
+    """Answer the call in the options."""
     operation = OPERATIONS[options[CALL_OPTION]]
     reply: dict[str, Any]
     try:

@@ -1,4 +1,4 @@
-"""Values of columns as JSON in Spark's internal form, as calls carry them.
+"""Values of columns in calls: JSON in Spark's internal form.
 
 Dates are days, timestamps microseconds, decimals text, bytes base64; a float that is no JSON number is text.
 """
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """One JSON value a row, of a column without nesting."""
+    """Return one JSON value a row, of a column without nesting."""
     types = pa.types
     if types.is_date32(column.type):
         column = column.cast(pa.int32())
@@ -41,7 +41,7 @@ def _text_of(value: Any) -> Any:
 
 
 def cell_value(cell: Any, data_type: pa.DataType) -> Any:
-    """The Python value of a JSON value of a column without nesting."""
+    """Return the Python value of a JSON value of a column without nesting."""
     types = pa.types
     if cell is None:
         return None

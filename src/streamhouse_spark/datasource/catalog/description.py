@@ -1,4 +1,4 @@
-"""What Spark shows of a table as its properties: the table's own, and status facts under ``status.``.
+"""The properties of a table in Spark: the table's own, and status facts under ``status.``.
 
 Status facts are shown by DESCRIBE EXTENDED and SHOW TBLPROPERTIES, and never set; a CREATE TABLE that repeats them, as
 SHOW CREATE TABLE prints it, leaves them out.
@@ -18,7 +18,7 @@ STATUS_PREFIX = "status."
 
 
 def properties_of(table: TableHandle) -> dict[str, str]:
-    """All that is shown of the state as last read; asks storage for nothing."""
+    """Return all shown properties of the state as last read; asks storage for nothing."""
     state = table.state
     shown = {
         **state.properties,

@@ -1,21 +1,21 @@
-"""Options that the catalog's Java class and its Python side pass to each other, which no user gives."""
+"""Options between the catalog's Java class and its Python side, which no user gives."""
 
 from __future__ import annotations
 
 from typing import Final
 
 CALL_OPTION: Final = "__streamhouse_call"
-"""The operation of a call; `READ` is none, but the reader of what a plan left to Python."""
+"""The operation of a call; `READ` is none, but the reader of the groups that a plan left to Python."""
 ARGUMENTS_OPTION: Final = "__streamhouse_args"
 UUID_OPTION: Final = "__streamhouse_uuid"
-"""The table that the catalog loaded, beside its name in ``path``."""
+"""Uuid of the table that the catalog loaded, beside its name in ``path``."""
 READ_OPTION: Final = "__streamhouse_read"
-"""Of a write of UPDATE, DELETE or MERGE: the state that it read, a `ReadBase`."""
+"""The state that an UPDATE, DELETE or MERGE read, for its write: a `ReadBase`."""
 SCOPE_OPTION: Final = "__streamhouse_scope"
-"""Of the same: which rows of it, a `ReadScope`."""
+"""The rows that it may have read, for the same write: a `ReadScope`."""
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
-"""Of a write that Spark was asked to cluster such that each task has all rows of its buckets."""
+"""Set for a write that Spark was asked to cluster so that each task has all rows of its buckets."""
 
 
 def is_internal(option: str) -> bool:

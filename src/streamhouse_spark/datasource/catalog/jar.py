@@ -1,4 +1,4 @@
-"""Where the jar of the catalog's Java class lies, and how a session may call the catalog."""
+"""The jar of the catalog's Java class, and the names that a session may give the catalog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def jar_path() -> Path:
-    """The jar, for ``spark.jars`` and ``--jars``. Raises `MissingExtraError` where the installation lacks it."""
+    """Return the path of the jar, for ``spark.jars`` and ``--jars``. Raises `MissingExtraError` if the installation
+    lacks it.
+    """
     path = Path(__file__).with_name(JAR_NAME)
     if not path.is_file():
         raise MissingExtraError(
@@ -23,7 +25,7 @@ def jar_path() -> Path:
 
 
 def require_catalog_name(name: str) -> None:
-    """Raises `InvalidOptionError` for a name that SQL cannot use."""
+    """Raise `InvalidOptionError` for a name that SQL cannot use."""
     if not _NAME.fullmatch(name) or name == "spark_catalog":
         raise InvalidOptionError(
             f"catalog name {shown(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog",

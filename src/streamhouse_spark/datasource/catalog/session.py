@@ -32,7 +32,7 @@ def configured(
 
 
 def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The configuration keys of the catalog, without the jar."""
+    """Return the configuration keys of the catalog, without the jar."""
     require_catalog_name(catalog)
     if not str(warehouse).strip():
         raise InvalidOptionError("no warehouse was given: say configure(builder, warehouse='<directory or URL>')")

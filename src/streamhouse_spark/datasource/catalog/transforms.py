@@ -1,4 +1,4 @@
-"""Partitioning between Spark's transforms and a table's own words: partition columns, buckets, bucket key."""
+"""Partitioning in Spark's transforms and in a table's own terms: partition columns, buckets, bucket key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Partitioning:
 
 
 def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
-    """Raises `InvalidOptionError` for a transform that no table can have, saying what to do instead."""
+    """Parse transforms. Raises `InvalidOptionError` for a transform that no table can have, with the remedy."""
     columns: list[str] = []
     properties: dict[str, str] = {}
     for transform in transforms:
@@ -72,7 +72,7 @@ def _shown(transform: Mapping[str, Any]) -> str:
 
 
 def partitioning_of(state: TableState) -> list[dict[str, Any]]:
-    """The partitioning of a table's state as `parse_partitioning` reads it."""
+    """Return the partitioning of a table's state in the form of `parse_partitioning`."""
     found: list[dict[str, Any]] = [
         {"transform": "identity", "columns": [[name]], "arguments": []} for name in state.partition_by
     ]

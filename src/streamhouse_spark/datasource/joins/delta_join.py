@@ -1,7 +1,7 @@
 """`streamhouse_spark.delta_join` on Spark: the change feeds of both tables as one query into the target.
 
-The tasks read keys of changes and stage what `keyed_delta` makes of them; the sink commits a micro-batch in one record.
-It has to be one query: two could write older rows over newer ones.
+The tasks read keys of changes and stage the changes that `keyed_delta` derives; the sink commits a micro-batch in one
+record. It has to be one query: two could write older rows over newer ones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def planned(
     how: str,
     prefix: str,
 ) -> Planned:
-    """Everything that can be refused is refused here. See `streamhouse_spark.delta_join`."""
+    """Plan the query and refuse everything that can be refused. See `streamhouse_spark.delta_join`."""
     sides = [connection.table(str(parse_table_name(name).require_table("join"))) for name in (left, right)]
     join = Join.of(sides[0].state, sides[1].state, on, how, prefix)
     path = parse_table_name(into).require_table("write to")
@@ -100,7 +100,7 @@ def start(
 
 
 def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
-    """The name under which a delta join says how far it is in the log of a side.
+    """Return the name under which a delta join records its position in the log of a side.
 
     It has the checkpoint in it, so that a second query into the same table, which is going to be refused, does not move
     the position of the first.
@@ -117,7 +117,7 @@ def _changes(
     checkpoint: str,
     max_offsets: int | None,
 ) -> DataFrame:
-    """What the changes of one side mean for the target."""
+    """Return the target's changes for the changes of one side."""
     name, uuid = plan.names.left if side == "left" else plan.names.right
     key = plan.delta.left_key if side == "left" else plan.delta.right_key
     schema = connection.table_by_uuid(name, uuid).schema
@@ -165,7 +165,7 @@ def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[s
 def _lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
 ) -> Lookups:
-    """Lookups that read the logs to their tails, and must find these changes there."""
+    """Return lookups that read the logs to their tails, and must find these changes there."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     found = {
         name: partial(
@@ -180,7 +180,7 @@ def _lookups(
 
 
 def _offsets_of(batch: pa.RecordBatch) -> dict[int, OffsetRange]:
-    """Of each bucket the offsets up to the last one of the batch."""
+    """Return for each bucket the offsets up to the last one of the batch."""
     buckets, offsets = (batch.column(place).to_numpy() for place in (0, 1))
     ends = {bucket: int(offsets[buckets == bucket].max()) + 1 for bucket in np.unique(buckets).tolist()}
     return {bucket: OffsetRange(0, end) for bucket, end in ends.items()}

@@ -29,13 +29,15 @@ def joined_by_lookup(
     prefix: str,
     max_staleness_ms: int | None,
 ) -> DataFrame:
-    """See `streamhouse_spark.lookup_join`. Everything that can be refused is refused here, before Spark runs."""
+    """Join as `streamhouse_spark.lookup_join` does. Everything that can be refused is refused here, before
+    Spark runs.
+    """
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
     key_types = compat.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
-    Lookup(table.keyed).state(max_staleness_ms)  # refuses what is no number of milliseconds
+    Lookup(table.keyed).state(max_staleness_ms)  # refuses a value that is no number of milliseconds
     schema = StructType([*fields, *compat.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_task(connection, table, plan, max_staleness_ms), schema)
 

@@ -1,4 +1,4 @@
-"""Where a stream ends whose table got columns that its query does not have: ``schemaEvolutionMode=addNewColumns``.
+"""The end of a stream whose table got columns that its query lacks: ``schemaEvolutionMode=addNewColumns``.
 
 A query of Spark has the columns that it began with, to its end. So that no value of a new column is lost, such a query
 ends before the first rows that were written with one, and one that is started again goes on with these rows.
@@ -18,11 +18,11 @@ CONDITION: Final = "COLUMNS_ADDED"
 
 
 def first_offsets_with(state: TableState, added: AbstractSet[int], seen: Mapping[int, int]) -> dict[int, int]:
-    """Bucket → its first row that may have a value in one of these columns; buckets without such a row are absent.
+    """Return bucket → its first row that may have a value in one of these columns; buckets without such a row are
+    absent.
 
-    ``added`` are ids of columns. ``seen`` is bucket → an offset below which no row has them. Which columns rows were
-    written with is known of those in the hot log only, so where it was trimmed beyond ``seen``, that is the answer.
-    Pure.
+    ``added`` are ids of columns. ``seen`` is bucket → an offset below which no row has them. Columns of written rows
+    are known for those in the hot log only, so if it was trimmed beyond ``seen``, the log's start is the answer. Pure.
     """
     having = {number for number, schema in state.schemas.items() if any(c.id in added for c in schema.columns)}
     if not having:
@@ -41,9 +41,9 @@ def first_offsets_with(state: TableState, added: AbstractSet[int], seen: Mapping
 class AddedColumns:
     """Watches one table for one running query, which has ``columns`` of the schema that the table had when it began.
 
-    Once a row with a new column is seen, the query's end is fixed: in each bucket that has such rows before the first
-    one, in the others behind what is there at that moment. Rows that come later, whatever their columns, are for the
-    query that is started next, so that the end is reached however fast others write.
+    Once a row with a new column is seen, the query's end is fixed: in each bucket with such rows before the first one,
+    in the others at the end of that moment. Rows that come later, whatever their columns, are for the query that is
+    started next, so that the end is reached however fast others write.
     """
 
     def __init__(self, begun: TableState, columns: tuple[str, ...]) -> None:
@@ -52,10 +52,10 @@ class AddedColumns:
         self._seen: Mapping[int, int] = begun.ends
         self._end: dict[int, int] | None = None
         self._new: tuple[str, ...] = ()
-        """The columns that it lacks, by their names when it was looked last; once the end is fixed, when that was."""
+        """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""
 
     def look(self, state: TableState) -> None:
-        """See a newer state of the table. Raises `SchemaMismatchError` for a query that never had all columns."""
+        """Take in a newer state of the table. Raises `SchemaMismatchError` for a query that never had all columns."""
         if self._missing:
             raise SchemaMismatchError(
                 f"{state.name}: schemaEvolutionMode=addNewColumns reads all columns, and this query does not have "
@@ -79,16 +79,16 @@ class AddedColumns:
 
     @property
     def lacks_columns(self) -> bool:
-        """Of the table as it was looked at last."""
+        """Whether the query lacks columns of the table, as of the last look."""
         return bool(self._new)
 
     def within(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Bucket → how far the query may read of what there is up to ``ends``: not beyond what was looked at."""
+        """Return bucket → how far the query may read up to ``ends``: not beyond the last look."""
         limits = self._seen if self._end is None else self._end
         return {bucket: min(end, limits.get(bucket, 0)) for bucket, end in ends.items()}
 
     def error(self, table_name: str) -> SchemaMismatchError:
-        """For a query that has read all that it may."""
+        """Return the error for a query that has read all that it may."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
             f"{table_name}: {', '.join(self._new)} came to the columns, and this stream, which began without, has "

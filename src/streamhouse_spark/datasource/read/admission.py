@@ -1,4 +1,4 @@
-"""How much of the log one micro-batch takes. Pure."""
+"""Limits on the part of the log that one micro-batch takes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.read.ranges import row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20
-"""A limit in bytes lets so many rows, or bytes, pass at least, whichever is less: batches of a row would never end."""
+"""Rows, or bytes, that a limit in bytes lets pass at least, whichever is less: batches of a row would never end."""
 
 
 def limited_ends(
@@ -22,11 +22,11 @@ def limited_ends(
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[int, int]:
-    """Bucket → where a batch from ``starts`` towards ``ends`` ends, with at most so many rows and bytes in memory.
+    """Return bucket → end of a batch from ``starts`` towards ``ends``, with at most so many rows and bytes in memory.
 
-    Fair: buckets get equal shares, and what one does not need goes to the others. The limit in bytes is soft, as one
-    can be that is below a single row: a batch takes `BATCH_ROWS_MIN` rows, or `BATCH_BYTES_MIN`, if they are there, and
-    one row at least. Buckets whose share is less than a row take turns.
+    Fair: buckets get equal shares, and the others get unneeded parts. The limit in bytes is soft, because it may be
+    below a single row: a batch takes `BATCH_ROWS_MIN` rows, or `BATCH_BYTES_MIN`, if they are there, and one row at
+    least. Buckets whose share is less than a row take turns.
     """
     backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
@@ -38,7 +38,7 @@ def limited_ends(
 
 
 def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
-    """Bucket → how many rows of its backlog come with the next batch."""
+    """Return bucket → number of rows of its backlog that come with the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     sizes = {bucket: _bytes_of(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())
@@ -58,7 +58,7 @@ def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_
 
 
 def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
-    """How many files, from the first on, have at most so many rows and bytes; at least one where there is any."""
+    """Return how many files, from the first on, have at most so many rows and bytes; at least one if there is any."""
     num_rows = num_bytes = 0
     for number, file in enumerate(files):
         num_rows += file.num_rows
@@ -72,8 +72,8 @@ def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: 
 def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
     """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
 
-    What is left of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with
-    fewer than one each all of them have their turn.
+    The rest of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with fewer
+    than one each all of them have their turn.
     """
     shares = dict.fromkeys(wanted, 0)
     left = min(limit, sum(wanted.values()))
@@ -91,7 +91,7 @@ def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict
 
 
 def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
-    """About the bytes in memory of a range; rows that were trimmed count like those that are there."""
+    """Estimate the bytes in memory of a range; trimmed rows count like the others."""
     log = state.buckets[bucket]
     hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
     first = log.segments[0].base_offset if log.segments else log.end
@@ -99,7 +99,7 @@ def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
 
 
 def _rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
-    """How many rows of the range, from its start, have about ``share_bytes`` together."""
+    """Return how many rows of the range, from its start, have about ``share_bytes`` together."""
     log = state.buckets[bucket]
     rows, left = 0, share_bytes
     first = log.segments[0].base_offset if log.segments else log.end

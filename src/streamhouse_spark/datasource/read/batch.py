@@ -25,8 +25,8 @@ from streamhouse_spark.warehouse.connection import Connection
 class StreamhouseReader(OneLineErrors, DataSourceReader):
     """Reads one state of a table, decided on the driver when Spark asks for the partitions.
 
-    Filters are not taken over: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for
-    one of them would give the other too few rows.
+    Filters are not applied: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for one
+    of them would give the other too few rows.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         schema: StructType,
         begun: TableSchema,
     ) -> None:
-        """``begun`` is the table's schema that the target was made by."""
+        """Take a target. ``begun`` is the table's schema that the target was made by."""
         self._begun = begun
         self._connection = connection
         self._target = target
@@ -49,7 +49,9 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
     def partitions(self) -> list[InputPartition]:
-        """Raises as reads do, and `SchemaMismatchError` where columns moved since Spark was told of them."""
+        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
+        them.
+        """
         plan = self._plan()
         if self._target.kind != "view":
             who, advice = f"a read of {self._target.name}", "load it again"

@@ -1,4 +1,4 @@
-"""From start and end options to offsets of buckets. Pure."""
+"""Offsets of buckets for start and end options. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
-    """Rows of a lake table that a table was made of have no offsets: a range from the beginning must not leave them
-    out unseen. Of changes only those are asked for that were made since. Raises `InvalidOptionError`.
+    """Raise `InvalidOptionError` for a range from the beginning, if the table was made from a lake table: those rows
+    have no offsets, and must not be left out unseen. Reads of changes ask only for those made since.
     """
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
@@ -36,7 +36,7 @@ def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadO
 
 
 def batch_ranges(state: TableState, options: ReadOptions) -> dict[int, OffsetRange]:
-    """Bucket → the offsets that a batch read asks for; buckets without any are absent.
+    """Return bucket → the offsets that a batch read asks for; buckets without any are absent.
 
     Raises `InvalidOptionError` for offsets that never were, `OffsetsTrimmedError` for times that are no longer known.
     """
@@ -60,7 +60,8 @@ def batch_ranges(state: TableState, options: ReadOptions) -> dict[int, OffsetRan
 
 
 def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool) -> dict[int, int]:
-    """Bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the earliest.
+    """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
+    earliest.
 
     ``strict`` False takes the hot log's start where a time is no longer known.
     """
@@ -72,7 +73,7 @@ def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | No
 
 def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
     if spec.kind == "full":
-        # Without a lake, what expired is gone and not missed.
+        # Without a lake, expired rows are gone and not missed.
         # Of a table with a primary key the lake has no changes.
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else log.start
     if spec.kind == "latest":
@@ -115,7 +116,7 @@ def _offsets_of_time(state: TableState, timestamp_ms: int, option: str, *, stric
 def _offset_of_time(
     state: TableState, bucket: int, log: BucketLog, timestamp_ms: int, option: str, *, strict: bool
 ) -> int:
-    """The first offset committed at or after a time.
+    """Return the first offset committed at ``timestamp_ms`` or later.
 
     Trimmed rows have no commit times any more. Where one of them may be the answer, that is an error, or the hot log's
     start when not ``strict``.
@@ -141,7 +142,7 @@ def _offset_of_time(
 
 
 def _committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Whether every row below the offset is known to have been committed before a time."""
+    """Whether every row below the offset is known to have been committed before ``timestamp_ms``."""
     first = state.buckets[bucket].segments[:1]
     if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
         return True
@@ -154,5 +155,7 @@ def offsets_from_json(offsets: Mapping[str, int]) -> dict[int, int]:
 
 
 def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
-    """In the order of the buckets, so that equal offsets are equal texts: Spark compares the text."""
+    """Return offsets as JSON in the order of the buckets, so that equal offsets are equal texts: Spark compares the
+    text.
+    """
     return {str(bucket): offset for bucket, offset in sorted(offsets.items())}

@@ -16,7 +16,7 @@ from streamhouse_spark.read.pieces import KeyedPiece, LogPiece, Piece, ReadPlan,
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
 OPENING_BYTES = 256 << 10
-"""What opening one more file costs, in bytes read instead, so that many tiny files still make several tasks."""
+"""Cost of opening one more file, in bytes read instead, so that many tiny files still make several tasks."""
 
 
 class Sized(Protocol):

@@ -35,7 +35,7 @@ def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
 
 
 def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of a view, with the types that Spark has."""
+    """Return batches of a view, with the types that Spark has."""
     for batch in batches:
         wanted = canonical_schema(batch.schema)
         arrays = [

@@ -1,10 +1,10 @@
-"""The rows that a stream of changes begins with, where the log no longer goes back to the table's first change.
+"""The rows that a stream of changes begins with, if the log no longer goes back to the table's first change.
 
 Of a table with a primary key the log is trimmed up to its snapshots by key at most, so there is one of every trimmed
 bucket. A stream from the beginning gives their rows as inserts, and behind them every change from exactly the offsets
 that the snapshots have. These offsets pin them: a bucket never has two snapshots by key at one offset. A snapshot that
-a newer one took the place of is found in the state at the commit that the stream began with, until cleaning deletes its
-files or the records that name them, a day later at the earliest.
+a newer one replaced is found in the state at the commit that the stream began with, until cleaning deletes its files or
+the records that name them, a day later at the earliest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamhouse_spark.read.pieces import StartPiece
 
 
 def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffset:
-    """Where a new stream begins. Pure."""
+    """Return the position at which a new stream begins. Pure."""
     if not begins_with_rows(state, options):
         offsets = starting_offsets(
             state, options.starting_offsets, options.starting_timestamp_ms, strict=options.fail_on_data_loss
@@ -39,7 +39,7 @@ def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffse
 
 
 def truncation_of(state: TableState) -> int:
-    """The commit that truncated the table last; 0 for none."""
+    """Return the commit that truncated the table last; 0 for none."""
     return state.truncation.commit if state.truncation is not None else 0
 
 
@@ -53,7 +53,7 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
 def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
     """The files of ``begin.rows``, in their order. The table was not truncated since.
 
-    Raises `SnapshotExpiredError` where some are deleted, `CorruptDataError` where they are not those of the checkpoint.
+    Raises `SnapshotExpiredError` if some are deleted, `CorruptDataError` if they are not those of the checkpoint.
     """
     assert begin.rows is not None
     state = newest
@@ -80,7 +80,7 @@ def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> 
 
 
 def _snapshots(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
-    """The snapshots at these offsets, in the order of the buckets; None where the state has others."""
+    """Return the snapshots at these offsets, in the order of the buckets; None if the state has others."""
     found = []
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
@@ -100,5 +100,5 @@ def _expired(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredErr
 
 
 def start_pieces(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartPiece]:
-    """The rows of some files as work for tasks."""
+    """Return the rows of some files as work for tasks."""
     return [StartPiece(file, begin.offsets[file.bucket]) for file in files]

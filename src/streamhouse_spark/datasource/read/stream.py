@@ -1,7 +1,7 @@
 """Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
 
-Of a table with a primary key the lake has no changes; what comes before the log's start are rows of its snapshots by
-key, see `start_rows`.
+Of a table with a primary key the lake has no changes; rows of its snapshots by key come before the log's start, see
+`start_rows`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from streamhouse_spark.warehouse.connection import Connection
 logger = logging.getLogger(__name__)
 
 CONSUMER_MOVE_MS = 30_000
-"""A named consumer's position is recorded at most so often: each time is one commit record."""
+"""Shortest time between two records of a named consumer's position: each is one commit record."""
 
 
 class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.SupportsTriggerAvailableNow):
@@ -58,11 +58,11 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
     Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
     `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
-    or overwritten with `OffsetsTrimmedError`: what the query made of the old rows is no longer right. With
+    or overwritten with `OffsetsTrimmedError`: results from the old rows are no longer right. With
     ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
     `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
-    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) where all is processed
-    that was written without columns that it lacks.
+    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) once all rows are
+    processed that were written without columns that it lacks.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         schema: StructType,
         begun: TableState,
     ) -> None:
-        """``begun`` is the table's state that the target was made by."""
+        """Take a target. ``begun`` is the table's state that the target was made by."""
         compat.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -102,7 +102,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     # -- positions ------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins. Spark asks twice: both times it is the same."""
+        """Return the position at which a new query begins. Spark asks twice: both times it is the same."""
         if self._initial is None:
             table, state = self._table()
             self._initial = self._begin(table, state)
@@ -110,7 +110,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+        """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
 
         With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
         """
@@ -154,17 +154,17 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The log's end, whatever the limits: what the query's progress shows as the latest offset."""
+        """Return the log's end, whatever the limits, for the latest offset in the query's progress."""
         table, state = self._table()
         truncation, history = truncation_of(state), state.anchors.rows
         return StreamOffset(table.uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read up to what is there now, and no further."""
+        """Fix the present end: read up to it, and no further."""
         self._ceiling = self._table()[1].ends
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark finished everything below ``end``: a named consumer says so."""
+        """Record that Spark finished everything below ``end``, as the position of a named consumer."""
         if self._options.consumer_id is not None:
             table, _ = self._table()
             self._move_consumer(table, self._offset(table, end).offsets)
@@ -172,9 +172,10 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises `OffsetsTrimmedError` where rows are kept neither in the log nor in the lake, or were truncated.
+        """Plan a batch. Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were
+        truncated.
 
-        Raises `SnapshotExpiredError` where rows that the stream begins with are kept no longer.
+        Raises `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
         """
         table, state = self._table()
         final = self._offset(table, end)
@@ -208,7 +209,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         )
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     # -- internals ------------------------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
         Its name is resolved each time, so that a table made anew is noticed.
 
-        Raises `SchemaMismatchError` where a column that the query reads was renamed, dropped or widened: Spark goes on
+        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
         with the columns that the query began with.
         """
         table = self._connection.table(self._table_name)
@@ -239,9 +240,12 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return table, state
 
     def _begin(self, table: TableHandle, state: TableState) -> StreamOffset:
-        """Where a new query begins. Raises `SchemaMismatchError` where a column was added since it was made.
+        """Give the offset at which a new query begins.
 
-        What it begins with may be rows by key, which have values in that column wherever their changes lie.
+        Raises `SchemaMismatchError` where a column was added since it was made.
+
+
+        The query may begin with rows by key, which have values in that column wherever their changes lie.
         """
         if self._added is not None and self._added.lacks_columns:
             raise self._added.error(table.name)
@@ -264,7 +268,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     def _start_pieces(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartPiece]:
-        """The rows that the batch begins with: before its changes, so that sinks that keep the order are right."""
+        """Return the pieces of rows that the batch begins with: before its changes, so that sinks that keep the order
+        are right.
+        """
         numbers = begin.files_before(end)
         if not numbers:
             return []
@@ -280,7 +286,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return start_pieces(files[numbers.start : numbers.stop], begin)
 
     def _start_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
-        """Those of ``begin.rows``; none where they are deleted and may be."""
+        """Return the files of ``begin.rows``; none if they are deleted and may be."""
         try:
             return start_files(table, state, begin)
         except SnapshotExpiredError as error:
@@ -300,7 +306,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         newest: Mapping[int, int],
         processed: Mapping[int, int] | None,
     ) -> None:
-        """Raises `SchemaMismatchError` where all up to ``ends`` is processed, and what follows has other columns."""
+        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed, and the next ones have other
+        columns.
+        """
         if self._added is not None and self._added.has_end and ends != newest and processed == ends:
             raise self._added.error(table.name)
 

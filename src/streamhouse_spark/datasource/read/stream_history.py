@@ -1,4 +1,4 @@
-"""Whether a stream's checkpoint is of the table's history, and where to go on when it is not.
+"""Checks that a stream's checkpoint is of the table's history, and the position to go on from if it is not.
 
 A table that is restored from a backup, or a copy that a query is pointed to, has the same uuid, and other rows at the
 offsets from where the histories part. A position names the newest record with rows that the log had then; where the
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamHistory:
-    """Looks at every position of one query. Costs no request where the position is one of the last."""
+    """Checks every position of one query. Costs no request if the position is one of the last."""
 
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
@@ -33,10 +33,11 @@ class StreamHistory:
         """The position; with ``onDifferentHistory=continue`` one in the table for one of another history.
 
         That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
-        same: what is appended meanwhile is read. Rows with which the stream was to begin are no longer waited for.
+        same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited
+        for.
 
-        Raises `DifferentHistoryError` for a position of another history. Where that cannot be told, because the record
-        was cleaned away, the position counts as the table's.
+        Raises `DifferentHistoryError` for a position of another history. If that cannot be told, because the record was
+        cleaned away, the position counts as the table's.
         """
         mark = offset.history
         if mark is None or mark == table.state.anchors.rows or self._known == (table.log, mark):
@@ -61,7 +62,7 @@ class StreamHistory:
         return found
 
     def moved(self, data: Mapping[str, Any]) -> bool:
-        """Whether `placed` gave another position for this one of Spark."""
+        """Whether `placed` returned another position for this one of Spark."""
         if not self._moved:
             return False
         return _place(StreamOffset.from_json(data, "", data["table"])) in self._moved

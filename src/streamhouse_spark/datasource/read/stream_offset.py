@@ -12,12 +12,12 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 
 VERSION = 1
 ROWS_VERSION = 2
-"""Of an offset with `StartRows`: older versions of this package would leave them out."""
+"""Version of an offset with `StartRows`: older versions of this package would leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRows:
-    """The rows that a stream begins with, and how many of their files are read.
+    """The rows that a stream begins with, and the number of their files that are read.
 
     They are those of the snapshots by key at one commit, in files that never change and are read in one order. See
     `streamhouse_spark.datasource.read.start_rows`.
@@ -39,7 +39,7 @@ class StartRows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, int]) -> StartRows:
-        """Raises `KeyError`, `TypeError` or `ValueError` for what `to_json` never gave."""
+        """Read the result of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for any other value."""
         rows = cls(int(data["commit"]), int(data["files"]), int(data["read"]))
         if not 0 <= rows.num_read <= rows.num_files:
             raise ValueError(f"{rows.num_read} of {rows.num_files} files are read")
@@ -50,9 +50,9 @@ class StartRows:
 class StreamOffset:
     """The first offset of each bucket that is still to be read.
 
-    ``initial`` is where the query began, carried by the first offsets only. Spark keeps the end of a first batch that
-    did not finish, but not its beginning, and asks for that again after a restart; by then ``latest``, or a time, may
-    mean a later offset, and the rows between would be lost.
+    ``initial`` has the offsets at which the query began, carried by the first offsets only. Spark keeps the end of a
+    first batch that did not finish, but not its beginning, and asks for that again after a restart; by then ``latest``,
+    or a time, may mean a later offset, and the rows between would be lost.
     """
 
     table_uuid: str
@@ -61,10 +61,9 @@ class StreamOffset:
     truncation: int = 0
     """The commit that had truncated the table last when the position was taken; 0 for none."""
     rows: StartRows | None = None
-    """Rows as they were before ``offsets``, which come first; None where there are none, or a batch before read them.
+    """Rows before ``offsets``, which come first; None if there are none, or a batch before read them.
 
-    The first offsets of a stream carry them to the end, as they do ``initial``.
-    """
+    The first offsets of a stream carry them to the end, as they do ``initial``."""
     history: HistoryMark | None = None
     """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
 
@@ -75,14 +74,14 @@ class StreamOffset:
         return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
-        """Where the batch that ends at ``end`` begins, when Spark says that it begins here."""
+        """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
             return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=end.history)
         return self
 
     def files_before(self, end: StreamOffset) -> range:
-        """The numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
+        """Return the numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
         if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
             return range(0)
         # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
@@ -103,7 +102,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], table_name: str, table_uuid: str) -> StreamOffset:
-        """Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`, `CorruptDataError`."""
+        """Read an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`,
+        `CorruptDataError`.
+        """
         version = data.get("version")
         if version not in (VERSION, ROWS_VERSION):
             raise FormatVersionError(

@@ -1,4 +1,4 @@
-"""What a name and the options of a read mean together, decided before anything is planned."""
+"""The meaning of a name together with the options of a read, decided before anything is planned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["union", "range", "lake", "view"]
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """How a read finds its rows, and the columns that it can give.
+    """The source of a read's rows, and the columns that it can have.
 
     ``union`` is the table as one consistent state, ``range`` offset ranges of its log (below the hot log's start from
     the lake), ``lake`` a lake snapshot alone, ``view`` a system table or one of the lake's metadata tables.
@@ -32,11 +32,13 @@ class ReadTarget:
     suffix: str | None
     schema: pa.Schema
     metadata: tuple[pa.Field, ...] = ()
-    """What stands before the table's columns, with kind ``range``."""
+    """Columns before the table's columns, with kind ``range``."""
 
 
 def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
-    """Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for options that do not apply to it."""
+    """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
+    options that do not apply to it.
+    """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     bounded = (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
@@ -71,7 +73,7 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
 
 
 def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
-    """Raises `InvalidNameError` for a suffix that cannot be streamed."""
+    """Return the target of a stream. Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
         require_offsets_of_all(table.state, options)

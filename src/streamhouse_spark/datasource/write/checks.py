@@ -1,4 +1,4 @@
-"""What is checked on the driver before a write starts tasks. On this path Spark itself checks nothing."""
+"""Checks on the driver before a write starts tasks. On this path Spark itself checks nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.warehouse.connection import Connection
 
 
 def table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
-    """The table, which has yet to be asked whether rows of this schema fit into it.
+    """Return the table; whether rows of this schema fit into it is checked later.
 
     Raises:
         TableNotFoundError: with the CREATE TABLE that would make a table for these rows.
@@ -39,13 +39,15 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
 
 
 def columns_of(frame: StructType) -> TableSchema:
-    """As CREATE TABLE AS SELECT makes them: nullable, and without defaults, which are those of the table it reads."""
+    """Return the columns for CREATE TABLE AS SELECT: nullable, and without defaults, which are those of the table it
+    reads.
+    """
     schema = TableSchema.of(StructType.fromJson(json.loads(split_defaults(frame.json())[0])))
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
 
 
 def check_fits(frame: StructType, state: TableState, name: str) -> None:
-    """Raises `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
+    """Raise `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
     given = compat.arrow_schema_of(frame)
     names = {f.name.casefold() for f in given}
     for column in state.schema.columns:

@@ -1,14 +1,14 @@
-"""Writing by primary key in Spark: tasks stage what is to be done to keys, and the changes that this makes.
+"""Writing by primary key in Spark: tasks stage intents for keys, and the changes that follow.
 
-Which changes the rows are depends on what is there when they are committed. So what tasks stage are *intents*, rows
-with what they do to their key, as files like segments that no record will ever name. Where Spark clusters the rows such
-that a task has all rows of its buckets (the catalog asks for it), a task also prepares the changes, against the rows by
-key that its host keeps: the driver's one record adds these, and the driver makes changes only of the intents of buckets
-that moved meanwhile, or that several tasks had rows of (`streamhouse_spark.write.intents`). So nothing depends on what
-Spark promises about clustering.
+The changes depend on the stored rows at the commit. So tasks stage *intents*, rows with their effect on their key, as
+files like segments that no record will ever name. Where Spark clusters the rows such that a task has all rows of its
+buckets (the catalog asks for it), a task also prepares the changes, against the rows by key that its host keeps: the
+driver's one record adds these, and the driver makes changes only of the intents of buckets that moved meanwhile, or
+that several tasks had rows of (`streamhouse_spark.write.intents`). So nothing depends on Spark's guarantees of
+clustering.
 
-The driver removes the intents once the changes are committed; what a crash leaves is an orphan of cleaning, as are
-prepared changes that were not used.
+The driver removes the intents once the changes are committed; files that a crash leaves are orphans for cleaning, as
+are prepared changes that were not used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from streamhouse_spark.write.intents import BucketIntents, IntentWrite, ReadInte
 
 _UPSERT: Final = int(ChangeType.INSERT)
 _UPDATE: Final = int(ChangeType.UPDATE_AFTER)
-"""Of an UPDATE or MERGE: a row that takes the place of the one that was read. Its other rows are new."""
+"""The kind of rows of an UPDATE or MERGE that replace a row that was read. Its other rows are new."""
 _DELETE: Final = int(ChangeType.DELETE)
 _LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
 _KINDS: Final = {
@@ -107,9 +107,9 @@ class KeyedStagingPlan:
         is_clustered: bool = False,
         state: TableState | None = None,
     ) -> KeyedStagingPlan:
-        """For a state of the table, the newest known by default.
+        """Plan for a state of the table, the newest known by default.
 
-        Raises `SchemaMismatchError`, `InvalidOptionError` where rows of this frame cannot be written so.
+        Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
         """
         given = compat.arrow_schema_of(frame)
         kind = None
@@ -148,7 +148,7 @@ class KeyedStagingPlan:
 
     @property
     def given(self) -> TableSchema:
-        """The columns that the rows have."""
+        """The columns of the rows."""
         if self.write.columns is None:
             return self.schema
         wanted = {*self.write.columns, *self.key}
@@ -159,7 +159,7 @@ class KeyedStagingPlan:
         return SegmentShape(self.schema_id)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
-        """Stage all rows of a task, and where it may have all rows of its buckets, prepare their changes.
+        """Stage all rows of a task, and prepare their changes if it may have all rows of its buckets.
 
         All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
         not fit.
@@ -172,16 +172,16 @@ class KeyedStagingPlan:
         return StagedMessage(staged, query_id, prepared, self.history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
-        """Bucket → what reads its intents, in the order of the segments."""
+        """Return bucket → reader of its intents, in the order of the segments."""
         found: dict[int, list[StagedSegment]] = {}
         for segment in segments:
             found.setdefault(segment.segment.bucket, []).append(segment)
         return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
 
     def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
-        """Intents with the columns of a schema that is that of the table now.
+        """Read intents with the columns of a schema that is the table's now.
 
-        Raises `CommitConflictError` where their columns, or defaults in them, are no longer what they were.
+        Raises `CommitConflictError` if their columns, or defaults in them, have changed.
         """
         filled = schema
         if self.write.columns is not None:  # the others' defaults are those of the commit
@@ -201,7 +201,7 @@ class KeyedStagingPlan:
         return gathered(parts) if parts else None
 
     def _intents(self, rows: pa.Table) -> pa.Table:
-        """What each row does to its key, then all columns of the table: null where they count for nothing."""
+        """Return each row's effect on its key, then all columns of the table: null where they do not count."""
         if self.row_kind_column is None:
             upserts = coerce(rows, self.given, table=self.table)
             return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
@@ -232,7 +232,8 @@ def commit_intents(
     transaction: Transaction | None,
     read: ReadBase | None = None,
 ) -> BucketOffsets:
-    """Make changes of what the tasks staged, in the order of the tasks, and commit them. See `Table.upsert`.
+    """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
+    `Table.upsert`.
 
     With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
     """
@@ -260,7 +261,7 @@ def commit_intents(
 
 
 def whole(messages: Sequence[StagedMessage]) -> list[PreparedChanges]:
-    """The prepared changes that are of all rows of their bucket: nobody else has rows of it."""
+    """Return the prepared changes that are of all rows of their bucket: no other task has rows of it."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
     return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
@@ -303,7 +304,7 @@ def _batches(
 
 
 def _intent_schema(schema: TableSchema) -> TableSchema:
-    """What intents are written with: of a deletion only the key is known."""
+    """Return the schema of intents: of a deletion only the key is known."""
     return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
 
 
@@ -326,7 +327,7 @@ def _row_kind(given: pa.Schema, name: str, table: str) -> str:
 
 
 def _kinds_of(values: pa.ChunkedArray, known: Mapping[str, int], table: str, column: str) -> Kinds:
-    """What each row does. Raises `SchemaMismatchError` for a word that is none."""
+    """Return the kind of each row. Raises `SchemaMismatchError` for an unknown word."""
     words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
     places = pc.index_in(words, value_set=pa.array(list(known)))
     if places.null_count:

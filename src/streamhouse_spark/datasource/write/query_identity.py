@@ -1,9 +1,8 @@
 """The identity under which a streaming batch is stored: the query's id and the batch id.
 
-A table remembers the queries that wrote into it. A query that comes with a later batch to a table that does not know
-it, under a name that another table had before, is one whose table was dropped and created again (or renamed away) while
-it ran or slept: it is refused. Under a name that only ever meant this table it is a query that goes on writing here,
-and welcome.
+A table remembers the queries that wrote into it. Suppose that an unknown query comes with a later batch. Under a name
+that another table had before, its table was dropped and created again (or renamed away) while it ran or slept: it is
+refused. Under a name that only ever meant this table, it just goes on writing here, and is welcome.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from streamhouse_spark.log.lifecycle.names import other_table
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
-"""The local property in which Spark tells the tasks of a streaming query its id, the same over restarts."""
+"""The local property in which Spark gives the tasks of a streaming query its id, the same over restarts."""
 
 
 def query_transaction(
     app_id: str | None, batch_id: int, query_ids: AbstractSet[str | None], checkpoint: str | None, table: str
 ) -> Transaction | None:
-    """The transaction of one batch; None where no identity can be had.
+    """Return the transaction of one batch; None if no identity can be found.
 
-    ``query_ids`` is what the tasks saw. Raises `TransactionConflictError` where they saw several.
+    ``query_ids`` are those that the tasks saw. Raises `TransactionConflictError` if they saw several.
     """
     known = {q for q in query_ids if q}
     if len(known) > 1:
@@ -46,7 +45,7 @@ def query_transaction(
 
 
 def no_identity(table: str) -> InvalidOptionError:
-    """A batch that Spark repeats would be stored twice."""
+    """Return the error for a batch without an identity: if Spark repeated it, it would be stored twice."""
     return InvalidOptionError(
         f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated batches "
         "could not be told from new ones; set the option txnAppId to a name that stays the same over restarts",
@@ -56,8 +55,8 @@ def no_identity(table: str) -> InvalidOptionError:
 def begins_under_used_name(table: Table, batch: Transaction) -> bool:
     """Whether this is the query's first batch in a table whose name meant another table before.
 
-    Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` where
-    it is not the query's first batch: those before went into the other table.
+    Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` if it
+    is not the query's first batch: those before went into the other table.
     """
     if _knows(table.state, batch) or _knows(table.refresh(), batch):
         return False
@@ -83,7 +82,9 @@ def _knows(state: TableState, batch: Transaction) -> bool:
 
 
 def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
-    """Of the offsets and the time that Spark wrote down for the batch, once, before it ran it first."""
+    """Return a fingerprint of the offsets and the time that Spark wrote down for the batch, once, before it ran it
+    first.
+    """
     folder = _local(checkpoint)
     if folder is None:
         return None
@@ -101,7 +102,7 @@ def _local(checkpoint: str | None) -> Path | None:
 
 
 def _query_id_of(checkpoint: str | None) -> str | None:
-    """The id in a checkpoint's metadata file, where it can be read from here without Hadoop."""
+    """Return the id in a checkpoint's metadata file, if it can be read from here without Hadoop."""
     folder = _local(checkpoint)
     if folder is None:
         return None

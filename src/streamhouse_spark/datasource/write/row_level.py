@@ -1,7 +1,7 @@
-"""UPDATE, DELETE and MERGE of the Spark catalog: tasks stage what becomes of rows, the driver commits it by key.
+"""UPDATE, DELETE and MERGE of the Spark catalog: tasks stage changed rows, the driver commits them by key.
 
-The rows that arrive are one for each row that an operation inserts, updates or deletes: what it does, the primary key
-of the row that was read (null for an insertion), and the table's columns (null for a deletion).
+The rows that arrive are one for each row that an operation inserts, updates or deletes: its effect, the primary key of
+the row that was read (null for an insertion), and the table's columns (null for a deletion).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.intents import IntentWrite
 
 KIND: Final = f"{INTERNAL}kind"
-"""``insert``, ``update`` or ``delete``; the JVM class says so."""
+"""The column ``insert``, ``update`` or ``delete``, which the JVM class sets."""
 _PART_PROPERTY: Final = "streamhouse.part"
-"""Set by the JVM class where a task has more rows than it hands over at once."""
+"""Set by the JVM class for a task with more rows than it hands over at once."""
 
 
 def read_name(key_column: str) -> str:
-    """What a column of the primary key is called as it was read."""
+    """Return the name of a primary key's column with the value that was read."""
     return f"{INTERNAL}read_{key_column}"
 
 
 def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
-    """The columns of the rows that arrive.
+    """Return the columns of the rows that arrive.
 
-    Raises `SchemaMismatchError` for a table from before these names were reserved that has a column of one of them.
+    Raises `SchemaMismatchError` for an older table with a column of a name that was reserved later.
     """
     ours = [KIND, *(read_name(column) for column in key)]
     require_unlike(schema.names, ours, "what an UPDATE, DELETE or MERGE makes of rows")
@@ -53,7 +53,7 @@ def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class RowLevelPlan:
-    """All that a task needs to stage what becomes of rows."""
+    """The facts that a task needs to stage changed rows."""
 
     staging: KeyedStagingPlan
 
@@ -62,9 +62,10 @@ class RowLevelPlan:
         return self.staging.key
 
     def message(self, batches: Iterable[pa.RecordBatch]) -> StagedMessage:
-        """As `KeyedStagingPlan.message`. Raises `SchemaMismatchError` where an update changes a primary key.
+        """Stage rows as `KeyedStagingPlan.message` does. Raises `SchemaMismatchError` if an update changes a primary
+        key.
 
-        A part of a task's rows is prepared by nobody: what its keys become may stand in another part.
+        A part of a task's rows is prepared by nobody: the keys' later rows may stand in another part.
         """
         context = TaskContext.get()
         is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
@@ -72,7 +73,7 @@ class RowLevelPlan:
         return staging.message(self._by_key(batch) for batch in batches)
 
     def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the key that they are about in the key's columns."""
+        """Return the rows with the key that they apply to in the key's columns."""
         kinds = batch.column(KIND)
         read = [batch.column(read_name(name)) for name in self.key]
         written = [batch.column(name) for name in self.key]
@@ -107,10 +108,10 @@ class RowLevelPlan:
 
 
 class RowLevelWriter(DataSourceArrowWriter):
-    """Commits what an operation makes of the rows that it read, all of it or nothing.
+    """Commits the rows that an operation changed, all of it or nothing.
 
-    **Commit point:** the one commit record, refused where rows changed that the operation depends on. A task calls
-    `write` once for each part of its rows. Of a MERGE that only inserts come just the table's columns.
+    **Commit point:** the one commit record, refused if rows changed that the operation depends on. A task calls `write`
+    once for each part of its rows. A MERGE that only inserts sends just the table's columns.
     """
 
     def __init__(
@@ -136,7 +137,9 @@ class RowLevelWriter(DataSourceArrowWriter):
         return self._plan.message(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Where no row is touched there is nothing to commit, and nothing to be in conflict with."""
+        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
+        conflict with.
+        """
         found = received(messages)
         if all_staged(found) is not None:
             staging = self._staging
@@ -145,4 +148,4 @@ class RowLevelWriter(DataSourceArrowWriter):
             commit_intents(table, staging, found, transaction=None, read=self._read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to do, as in `StreamhouseWriter.abort`."""
+        """Do nothing, as in `StreamhouseWriter.abort`."""

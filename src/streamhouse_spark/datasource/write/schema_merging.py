@@ -1,4 +1,4 @@
-"""``mergeSchema``: columns that a DataFrame has and the table lacks are added before its rows are written."""
+"""``mergeSchema``: columns of a DataFrame that the table lacks are added before its rows are written."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from streamhouse_spark.table.table import Table
 
 
 def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:
-    """The newest known state as it is once the frame's columns are added. Raises as `merge_columns`."""
+    """Return the newest known state after adding the frame's columns. Raises as `merge_columns`."""
     state = table.state
     for action in _adding(table, state, frame, row_kind_column):
         if isinstance(action, SetSchema):
             schemas = {**state.schemas, action.schema_id: action.schema}
-            # Another writer's next schema may get this id; by their properties what is made of either is told apart.
+            # Another writer's next schema may get this id; their properties tell the writes of either apart.
             state = replace(state, schema_id=action.schema_id, schemas=schemas, properties=dict(state.properties))
     return state
 
@@ -31,9 +31,9 @@ def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -
 def merge_columns(table: Table, frame: StructType, row_kind_column: str | None) -> None:
     """Add the frame's other columns to the table, nullable and behind all others, as `Table.add_columns` does.
 
-    **Commit point:** the one record with the next schema. It says what the state that it is committed on lacks, so of
-    several writers with the same columns one adds them, and there is nothing left to do for the others; nor when it is
-    repeated. What follows, also a write that fails, leaves the columns there.
+    **Commit point:** the one record with the next schema. It adds the columns that its state lacks, so of several
+    writers with the same columns one adds them, and there is nothing left to do for the others, or for a repetition.
+    The columns stay, also if the write behind them fails.
 
     Raises `SchemaMismatchError` for a column that cannot be added, and for a name that another column had before: rows
     under an old name are not to begin a new column.

@@ -1,4 +1,4 @@
-"""Writing in tasks: rows become staged segments, and what the driver needs to commit them travels back.
+"""Writing in tasks: rows become staged segments, and their descriptions travel back to the driver, which commits them.
 
 A task never opens the table's commit log: the driver decides schema, shape and routing once, when the write is planned.
 """
@@ -24,26 +24,26 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
 TASK_INLINE_BYTES_MAX = 32 << 10
-"""Fewer bytes than this travel from a task to the driver, and in the commit record, instead of as an object."""
+"""Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
 CHUNK_BYTES = 128 << 20
-"""A task holds about so many bytes of rows before it writes them out."""
+"""Bytes of rows, about, that a task holds before it writes them out."""
 
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task staged, and the streaming query that it ran for."""
+    """The staged files of one task, and the streaming query that it ran for."""
 
     staged: Staged | None
     query_id: str | None = None
     prepared: tuple[PreparedChanges, ...] = ()
-    """What the rows that were staged change, in buckets of a table with a primary key."""
+    """Prepared changes of the staged rows, in buckets of a table with a primary key."""
     history: HistoryMark | None = None
     """The newest record of the log when the write was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingPlan:
-    """All that a task needs to stage rows of a table."""
+    """The facts that a task needs to stage rows of a table."""
 
     connection: Connection
     table: str
@@ -94,7 +94,7 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
-    """The tasks' messages. Raises `CommitConflictError` where one is missing."""
+    """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
     found = [m for m in messages if isinstance(m, StagedMessage)]
     if len(found) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
@@ -102,27 +102,26 @@ def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessa
 
 
 def require_planned(table: Table, messages: Sequence[StagedMessage]) -> None:
-    """Raises `DifferentHistoryError` where the table was restored from a backup since the tasks' write was planned.
+    """Raise `DifferentHistoryError` if the table was restored from a backup since the tasks' write was planned.
 
-    What they staged may be gone with what was there. Rows of a table that had the name before are for the commit to
-    refuse.
+    The restore may have removed the staged files. Rows of a table that had the name before are refused by the commit.
     """
     own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
     table.log.require_history(own, f"a write to {table.name} was planned")
 
 
 def all_staged(messages: Sequence[StagedMessage]) -> Staged | None:
-    """What all tasks staged, in their order. None where no task had a row."""
+    """Return the staged files of all tasks, in their order. None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
     return gathered(parts) if parts else None
 
 
 def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
-    """What all tasks staged, as one. None where no task had a row.
+    """Combine the staged files of all tasks. None if no task had a row.
 
-    Inline rows of several tasks become one inline segment a bucket, or objects where they are too many for a commit
+    Inline rows of several tasks become one inline segment a bucket, or objects if they are too many for a commit
     record, so that the number of tasks shows neither in the size of records nor in the number of segments. Raises
-    `CommitConflictError` where they were staged for another table.
+    `CommitConflictError` if they were staged for another table.
     """
     parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
     if not parts:

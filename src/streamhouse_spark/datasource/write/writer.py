@@ -52,7 +52,7 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         overwrite: bool = False,
         is_clustered: bool = False,
     ) -> None:
-        """``is_clustered``: Spark was asked to give each task whole buckets."""
+        """Take the write's options. With ``is_clustered`` Spark was asked to give each task whole buckets."""
         self._transaction = options.transaction
         self._overwrite = overwrite
         if overwrite and (options.row_kind_column or options.partial_update):
@@ -80,7 +80,7 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to do: nothing is visible, and what was staged may belong to a commit that succeeded."""
+        """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""
 
 
 class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
@@ -88,12 +88,12 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
 
     The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
     adds the rows. A batch without rows leaves no record: repeating it adds nothing either. With ``txnAppId`` it does
-    leave one, so that what an earlier run of the query finds for the same batch, later and elsewhere, adds nothing
-    whatever the rows are made of.
+    leave one, so that an earlier run of the query with the same batch, later and elsewhere, adds nothing, whatever its
+    rows are.
 
-    Spark makes a new writer from the table's name for each batch, and another for its commit. Where the table was
-    dropped and created again meanwhile, the batch is refused, as `query_identity` says. What cannot be seen is a
-    warehouse that was deleted as a whole and made anew: there the stream writes on.
+    Spark makes a new writer from the table's name for each batch, and another for its commit. If the table was dropped
+    and created again meanwhile, the batch is refused, see `query_identity`. A warehouse that was deleted as a whole and
+    made anew cannot be noticed: there the stream writes on.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
             table.commit(staged, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do, as in `StreamhouseWriter.abort`."""
+        """Do nothing, as in `StreamhouseWriter.abort`."""
 
 
 def _staging_plan(
@@ -151,7 +151,7 @@ def _staging_plan(
     write: IntentWrite | None = None,
     is_clustered: bool,
 ) -> StagingPlan | KeyedStagingPlan:
-    """With ``mergeSchema`` the table has all columns of the frame afterwards: they are added by a record of their own.
+    """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
 
     Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
     """
@@ -172,7 +172,7 @@ def _check(
     frame: StructType,
     options: WriteOptions | StreamWriteOptions,
 ) -> None:
-    """Raises `SchemaMismatchError`, `InvalidOptionError` where the table cannot take such rows in this state."""
+    """Raise `SchemaMismatchError`, `InvalidOptionError` if the table cannot take such rows in this state."""
     if state.primary_key:
         KeyedStagingPlan.of(connection, table, frame, options, state=state)
         return

@@ -1,8 +1,8 @@
-"""LMDB, with what its manual asks of those who use it. The only importer of ``lmdb``.
+"""LMDB, used by the rules of its manual. The only importer of ``lmdb``.
 
 An environment must not be opened twice in a process, nor be used across a fork, and its map cannot grow while it is
 being read. `Environment` keeps these rules for all threads of a process: it opens lazily, closes before a fork, opens
-again after it, and grows by itself. Writes are not synced: what a power loss leaves is never read again (see
+again after it, and grows by itself. Writes are not synced: files that a power loss left are never read again (see
 `streamhouse_spark.kv.lmdb.tablet_files`).
 """
 
@@ -27,7 +27,7 @@ _DATABASES = (b"rows", b"meta")
 
 
 class DamagedError(CorruptDataError):
-    """The files of an environment are not what LMDB left there. Throw them away and build them again."""
+    """The files of an environment differ from those that LMDB wrote. Delete them and build them again."""
 
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         super().__init__(message, condition=condition or "CORRUPT_DATA")
@@ -56,7 +56,7 @@ class Environment:
 
     @property
     def was_deleted(self) -> bool:
-        """Whether there is no file, or another than the one that was opened: somebody deleted the folder."""
+        """Whether the data file is missing, or is another file than the opened one: somebody deleted the folder."""
         found, opened = self._file.identity, self._opened
         return found is None or (opened is not None and found != opened)
 
@@ -68,7 +68,7 @@ class Environment:
             self._opened = None
 
     def before_fork(self) -> None:
-        """Close what is open, once other threads are through, and let nobody open it until `after_fork`."""
+        """Close the files once other threads are through, and let nobody open them until `after_fork`."""
         self._lock.acquire()
         self._lock.wait_for(lambda: self._users == 0)
         self._close()
@@ -77,7 +77,8 @@ class Environment:
         self._lock.release()
 
     def read(self, action: Callable[[Reader], _Result]) -> _Result:
-        """What ``action`` reads in one transaction: one state, whatever others write meanwhile.
+        """Run ``action`` in one read transaction and return its result: it sees one state, whatever others write
+        meanwhile.
 
         Raises `DamagedError`, and `StorageError` where the local disk failed.
         """
@@ -97,7 +98,9 @@ class Environment:
             self._resize(0)
 
     def write(self, action: Callable[[Writer], _Result]) -> _Result:
-        """What ``action`` returns, and all of its writes or none of them. It may be called more than once."""
+        """Run ``action`` in one write transaction and return its result: all of its writes happen, or none. It may be
+        called more than once.
+        """
         import lmdb
 
         while True:
@@ -120,7 +123,7 @@ class Environment:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def _use(self) -> Any:
-        """The open environment, which nobody closes or resizes until `_leave`."""
+        """Hold the environment open: nobody closes or resizes it until `_leave`."""
         with self._lock:
             env = self._env or self._open()
             self._users += 1
@@ -169,7 +172,9 @@ class Environment:
             self._env = None
 
     def _resize(self, map_bytes: int) -> None:
-        """Let the map have this size, or for 0 that of another process, while nobody in this one uses it."""
+        """Set the size of the map to ``map_bytes``, or for 0 to the size that another process chose, while this process
+        does not use it.
+        """
         import lmdb
 
         with self._lock:
@@ -219,7 +224,7 @@ class Reader:
         return found
 
     def values(self, keys: list[bytes]) -> list[bytes | None]:
-        """The value of each key, None where there is none. Sorted keys are found faster."""
+        """Return the value of each key, None for an absent key. Sorted keys are found faster."""
         get, rows = self._txn.get, self._rows
         return [get(key, None, rows) for key in keys]
 
@@ -228,7 +233,9 @@ class Reader:
         return found
 
     def values_of_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
-        """The values of all keys that begin with each prefix, and how many these are. Sorted ones are found faster."""
+        """Return the values of all keys that begin with each prefix, and how many there are. Sorted prefixes are found
+        faster.
+        """
         values: list[bytes] = []
         counts: list[int] = []
         with self._txn.cursor(db=self._rows) as cursor:
@@ -242,7 +249,7 @@ class Reader:
         return values, counts
 
     def items(self, first: bytes, num_items: int) -> list[tuple[bytes, bytes]]:
-        """Up to so many items from the first key at or behind ``first`` on, in the order of their keys."""
+        """Return up to ``num_items`` items from the key ``first`` on, in the order of their keys."""
         with self._txn.cursor(db=self._rows) as cursor:
             if not (cursor.set_range(first) if first else cursor.first()):
                 return []
@@ -259,15 +266,15 @@ class _TooSmallError(Exception):
 
 
 class Writer(Reader):
-    """One write transaction: others see all of it or nothing."""
+    """One write transaction: others see all of its writes, or none."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], env: Any) -> None:
         super().__init__(txn, databases)
         self._env = env
 
     def expect(self, num_bytes: int) -> None:
-        """Say, before anything is written, about how many bytes will be. A wrong guess costs time: who finds the map
-        full begins again with a larger one.
+        """Announce, before the first write, about how many bytes will be written. A guess that is too small costs time:
+        the transaction begins again with a larger map.
         """
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
@@ -278,7 +285,9 @@ class Writer(Reader):
         self._txn.put(name, value, db=self._meta)
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
-        """Set the value of each key. With ``append`` keys are sorted and behind all that are there, which is faster."""
+        """Set the value of each key. With ``append``, which is faster, the keys are sorted and behind all
+        stored ones.
+        """
         with self._txn.cursor(db=self._rows) as cursor:
             # Not a list of pairs: zip uses one pair again and again, which the garbage collector need not look at.
             _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)

@@ -1,9 +1,9 @@
-"""The file that LMDB maps, and how large it is.
+"""The file that LMDB maps, and its size.
 
 A map that is written to directly (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to
-the file. But a page that has no place on the disk ends the process where the disk is full, and a process that opens the
-file with a smaller map cuts it off under all others. So here every byte of the map has its place before anybody writes
-to it, and the map is as large as the file: both change only under a lock of all processes.
+the file. But a page without space on the disk kills the process once the disk is full, and a process that opens the
+file with a smaller map truncates it under all others. So every byte of the map has its space on disk before anybody
+writes to it, and the map is as large as the file: both change only under a lock of all processes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from streamhouse_spark.core.forks import cached_property, close_lock_file, open_
 from streamhouse_spark.storage.mounts import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
-"""File systems that keep the place that was allocated for a byte. One that writes elsewhere each time may be full."""
+"""File systems that keep the disk space that was allocated for a byte. A file system that writes elsewhere each time
+may be full."""
 _DOUBLED_BYTES_MAX: Final = 64 << 20
 _ROUND_BYTES: Final = 1 << 20
 
 
 def grown(map_bytes: int) -> int:
-    """The size after one of ``map_bytes``: twice as much, by a quarter more where that is large."""
+    """Return the size after ``map_bytes``: twice as large, or a quarter larger for a large map."""
     more = map_bytes if map_bytes < _DOUBLED_BYTES_MAX else map_bytes // 4
     return -(-(map_bytes + more) // _ROUND_BYTES) * _ROUND_BYTES
 
@@ -39,13 +40,13 @@ class MapFile:
 
     @cached_property
     def is_written_directly(self) -> bool:
-        """Whether the file system can promise a place on the disk for each byte."""
+        """Whether the file system can promise disk space for each byte."""
         mount = mount_of(str(self.path))
         return mount is not None and mount.type in _ALLOCATING and hasattr(os, "posix_fallocate")
 
     @property
     def size_bytes(self) -> int:
-        """0 where there is no file yet."""
+        """Size of the file; 0 before it exists."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -53,7 +54,7 @@ class MapFile:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode; None where there is no file, or none that can be looked at."""
+        """Device and inode; None for a file that is absent or cannot be looked at."""
         try:
             found = self.path.stat()
         except OSError:
@@ -62,7 +63,7 @@ class MapFile:
 
     @contextmanager
     def sizing(self) -> Iterator[None]:
-        """Nobody else opens the file or changes its size meanwhile."""
+        """Lock the size: nobody else opens the file or changes its size until the context ends."""
         lock_file = open_lock_file(self._lock_path, 0o600)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX)
@@ -71,14 +72,14 @@ class MapFile:
             close_lock_file(lock_file)
 
     def allocate(self, num_bytes: int) -> None:
-        """Let the file have so many bytes, each with its place on the disk; it keeps its size where that fails.
+        """Give the file ``num_bytes`` bytes, each with its space on disk. On failure the file keeps its size.
 
-        Under `sizing`. Raises `OSError`.
+        To be called under `sizing`. Raises `OSError`.
         """
         self._allocate(self.path, num_bytes)
 
     def allocate_readers(self, num_bytes: int) -> None:
-        """As `allocate`, of the file in which LMDB notes who reads, and which it maps whatever it is told."""
+        """Do the same as `allocate` for the file in which LMDB lists its readers, and which it always maps."""
         self._allocate(self.path.with_name("lock.mdb"), num_bytes)
 
     def _allocate(self, path: Path, num_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Where KV tablets lie on the local disk, and when their files may be believed.
+"""The files of KV tablets on the local disk, and the rules for trusting them.
 
 ::
 
@@ -13,9 +13,9 @@ The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's own c
 warehouse, and all of it can be deleted while no process uses it. Nothing here is ever the only copy of a row.
 
 LMDB neither syncs here nor has checksums, so files count only within the boot of the machine that wrote them, and only
-while size, time and inode are those of the stamp: a file that was torn by a power loss, cut, replaced or written to by
-somebody else is removed by its next opener, as is one whose writer was killed between writing and stamping. What
-changes bytes below the file system is not noticed.
+while size, time and inode are those of the stamp. A file that was torn by a power loss, cut, replaced or written to by
+somebody else is removed by its next opener, as is one whose writer was killed between writing and stamping. Bytes that
+change below the file system are not noticed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
 CACHE_BYTES_MAX: Final = 10 << 30
 _STAMP_BYTES: Final = 128
 FORMAT_VERSION: Final = 2
-"""Of keys, values and metadata: versions of this package that differ in it do not see each other's tablets."""
+"""Version of keys, values and metadata: releases of this package with different ones do not see each other's
+tablets."""
 
 
 def cache_folder() -> Path:
-    """The folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` where there is none."""
+    """Return the folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` if it cannot be
+    found.
+    """
     chosen = os.environ.get(CACHE_DIR_VARIABLE)
     try:
         base = (Path(chosen) if chosen else _user_cache_folder() / "streamhouse").expanduser()
@@ -56,7 +59,7 @@ def cache_folder() -> Path:
 
 
 def cache_bytes_max() -> int:
-    """How large the cache may become. Raises `InvalidOptionError` for a limit that is no number of bytes."""
+    """Return the size limit of the cache. Raises `InvalidOptionError` for a limit that is no number of bytes."""
     text = os.environ.get(CACHE_BYTES_VARIABLE)
     if text is None:
         return CACHE_BYTES_MAX
@@ -73,7 +76,9 @@ def _user_cache_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Another text after each start of the machine. Where none can be had, one of this process alone."""
+    """Return a text that changes with each start of the machine. If there is none, return a text of this
+    process alone.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -87,7 +92,7 @@ def boot_id() -> str:
 
 
 def cache_failure(folder: Path, error: Exception) -> StorageError:
-    """What the disk below the cache says, and what to do about it."""
+    """Return the error for a failing disk below the cache, with its remedy."""
     return StorageError(
         f"the local cache in {folder} failed: {error}; check that the disk has space and that nobody else uses the "
         f"folder, or choose another by {CACHE_DIR_VARIABLE}"
@@ -116,9 +121,9 @@ class TabletFiles:
         return self._parent / f"{self._name}.lock"
 
     def claim(self) -> None:
-        """Keep others from removing the files; remove them first where they cannot be believed.
+        """Keep others from removing the files; remove the files first if they cannot be trusted.
 
-        They are looked at only while nobody else has them open: who has, looked at them before.
+        They are checked only while nobody else has them open: the first opener checked them.
         """
         if self._lock_file is not None:
             return
@@ -145,7 +150,7 @@ class TabletFiles:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Raises `StorageError` for what the local disk says."""
+        """Raise `StorageError` for an error of the local disk."""
         try:
             yield
         except OSError as error:
@@ -158,21 +163,21 @@ class TabletFiles:
             self._lock_file = None
 
     def stamp(self) -> None:
-        """Say that the data file is as we wrote it. To be called after each write.
+        """Note that the data file is as this process wrote it. To be called after each write.
 
-        Where that cannot be stored, nothing was said, and who opens the file next begins it anew.
+        If the note cannot be stored, the next opener begins the file anew.
         """
         with suppress(OSError):
             stamp_file = open_lock_file(self._stamp_path, 0o600)
             try:
-                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last one who stamps looks at the file after all writes
+                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp looks at the file after all writes
                 # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
                 os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
             finally:
                 close_lock_file(stamp_file)
 
     def remove(self) -> bool:
-        """Delete the files if nobody else has them open. Whether they are gone. Raises `StorageError`."""
+        """Delete the files if nobody else has them open. Returns whether they are gone. Raises `StorageError`."""
         with self._failing():
             return self._removed()
 
@@ -205,7 +210,7 @@ class TabletFiles:
         return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns, "inode": found.st_ino}
 
     def _remove(self) -> None:
-        """Rename first: who is killed while deleting leaves nothing under the name."""
+        """Rename, then delete: a process killed while deleting leaves nothing under the name."""
         self._stamp_path.unlink(missing_ok=True)
         gone = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
         with suppress(FileNotFoundError):
@@ -214,7 +219,7 @@ class TabletFiles:
 
 
 def _locked(lock_file: int) -> bool:
-    """Whether this descriptor got the lock exclusively."""
+    """Lock the descriptor exclusively, and return whether that succeeded."""
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -233,7 +238,7 @@ class CachedTablet:
 
 
 def cached_tablets(cache: Path) -> list[CachedTablet]:
-    """What lies in the cache of one boot, the longest unused first."""
+    """List the tablets in the cache of one boot, the longest unused first."""
     found = []
     for files, lock_path in _claimable(cache):
         with suppress(FileNotFoundError):
@@ -243,9 +248,10 @@ def cached_tablets(cache: Path) -> list[CachedTablet]:
 
 
 def evict(cache: Path, bytes_max: int) -> list[Path]:
-    """Remove tablets that nobody has open, the longest unused first, until the rest fits; those of other boots all.
+    """Remove tablets that nobody has open, the longest unused first, until the rest fits, and all tablets of other
+    boots.
 
-    What cannot be looked at or removed stays: others may delete, or own, a part of the cache.
+    Files that cannot be looked at or removed stay: others may delete, or own, a part of the cache.
     """
     with suppress(OSError, StreamhouseError):
         _remove_other_boots(cache)
@@ -269,7 +275,9 @@ def _claimable(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
 
 
 def _remove_other_boots(cache: Path) -> None:
-    """Also what removals left behind that were killed. A folder that another host uses is locked."""
+    """Remove the tablets of other boots, and the rest of interrupted removals. A folder that another host uses is
+    locked.
+    """
     for other in cache.parent.glob("*"):
         if other != cache and all(files.remove() for files, _ in _claimable(other)):
             shutil.rmtree(other, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""An Iceberg table with rows becomes the lake of a new table: what it has to be, and the claim that makes it so.
+"""Adoption of an Iceberg table with rows as the lake of a new table: its requirements, and the claim.
 
-**Commit point** of the claim: one metadata version with a snapshot of the same files, which says up to which offsets
-it holds the table, and the property that says whose the lake is. It is refused where the lake has another snapshot than
-the one that was examined, or another owner.
+**Commit point** of the claim: one metadata version with a snapshot of the same files, which has the offsets up to which
+it holds the table, and the property with the lake's owner. It is refused if the lake has another snapshot than the
+examined one, or another owner.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CLAIM_PROPERTIES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IcebergAdoption:
-    """See `LakeAdoption`."""
+    """The `LakeAdoption` of Iceberg."""
 
     storage: Storage
     settings: Mapping[str, str]
@@ -62,7 +62,7 @@ class IcebergAdoption:
         return "Iceberg table"
 
     def examine(self, path: TablePath, place: str) -> Adoptable:
-        """``place`` says the names of the table, which lies where its catalog has it."""
+        """Examine a lake table. ``place`` has the names of the table, which lies where its catalog has it."""
         spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
         opened = self._place(spec)
         table = opened.find()
@@ -97,7 +97,7 @@ class IcebergAdoption:
         )
 
     def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
-        """The columns that tell rows apart for other engines are the table's primary key, and are never null."""
+        """Require that the key is the columns that tell rows apart for other engines, never null."""
         found = []
         if examined.key and set(examined.key) != set(key):
             said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
@@ -111,7 +111,7 @@ class IcebergAdoption:
             raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
-        """Refuses files of another partition spec, of which the bucket cannot be told."""
+        """Read the rows by bucket. Refuses files of another partition spec, whose bucket is unknown."""
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
@@ -137,7 +137,7 @@ class IcebergAdoption:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """See the module."""
+        """Claim the lake table, see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         table_uuid = spec.table_uuid
@@ -177,7 +177,9 @@ class IcebergAdoption:
 
 
 def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
-    """Of the catalog of files only: the table says that it lies where it was found, or it is a copy of another."""
+    """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
+    another.
+    """
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
         return []
@@ -214,7 +216,7 @@ def _unfit_columns(schema: Schema) -> list[str]:
 
 
 def _required_within(kind: ice.IcebergType, name: str) -> str | None:
-    """The first part of a nested type that may not be null."""
+    """Return the first part of a nested type that may not be null."""
     match kind:
         case ice.StructType():
             parts = [(f.field_type, f"{name}.{f.name}", f.required) for f in kind.fields]
@@ -232,7 +234,9 @@ def _required_within(kind: ice.IcebergType, name: str) -> str | None:
 
 
 def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of spec."""
+    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
+    spec.
+    """
     fields = list(spec.fields)
     bucket_key: tuple[str, ...] = ()
     num_buckets = 1

@@ -77,7 +77,7 @@ class _Version:
 class FileCatalog(MetastoreCatalog):
     """Tables are ``<prefix><namespace>/<table>`` of a storage. Safe for any number of writers.
 
-    ``properties`` are pyiceberg's own (``s3.*`` …), for files of a table that lie outside the warehouse.
+    ``properties`` are pyiceberg's own (``s3.*`` …), for files of a table outside the warehouse.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FileCatalog(MetastoreCatalog):
         self._world = world or World()
         self._io = StorageFileIO(storage, properties)
         self._hints_behind: dict[str, int] = {}
-        """Table → its newest version, where the last look found that the hint is behind it."""
+        """Table → its newest version, if the last look found the hint behind it."""
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,8 @@ class FileCatalog(MetastoreCatalog):
         return self._table(identifier, key, self._newest(key))
 
     def mend_hint(self, identifier: str | Identifier) -> None:
-        """Point the hint to the newest version where the last look found it behind: its writer died before it did.
+        """Point the hint to the newest version if the last look found it behind, because its writer died before it did
+        so.
 
         Engines that open a table by its path know no other way to the newest version.
         """
@@ -130,7 +131,7 @@ class FileCatalog(MetastoreCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> Table:
-        """Raises `TableAlreadyExistsError`, also when a dropped table still holds the place."""
+        """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
         if self._floor(key) > 0 or self._hint(key) is not None:
@@ -151,10 +152,11 @@ class FileCatalog(MetastoreCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Requirements are checked against the newest version, and the new version is that one's successor or nothing.
+        """Commit updates: requirements are checked against the newest version, and the new version is that one's
+        successor or nothing.
 
-        Raises `CommitFailedException` when a requirement fails or another writer won, `CommitStateUnknownException`
-        when the storage did not say what happened.
+        Raises `CommitFailedException` if a requirement fails or another writer won, `CommitStateUnknownException` if
+        the storage did not report the outcome.
         """
         identifier = table.name()
         key = self._key(identifier)
@@ -178,11 +180,12 @@ class FileCatalog(MetastoreCatalog):
         return _response(version.metadata, self._location(key, version.number))
 
     def relocate_table(self, identifier: str | Identifier, rewrite: Rewrite) -> bool:
-        """Let the table lie where it was found. ``rewrite`` makes its next metadata of what is stored and of the move,
-        which is None for a table that lies where it says; it returns None where nothing is to be done.
+        """Move the table to the location where it was found. ``rewrite`` makes its next metadata from the stored
+        metadata and the move, which is None for a table at its recorded location; it returns None if there is nothing
+        to do.
 
-        **Commit point:** the metadata version. False where nothing was done. Raises `NoSuchTableError`,
-        `CommitFailedException` where others keep changing the table, `CommitStateUnknownException`.
+        **Commit point:** the metadata version. Returns False if nothing was done. Raises `NoSuchTableError`,
+        `CommitFailedException` if others keep changing the table, `CommitStateUnknownException`.
         """
         key = self._key(identifier)
         for _ in range(PUT_ATTEMPTS_MAX):
@@ -210,20 +213,20 @@ class FileCatalog(MetastoreCatalog):
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def dropped_owner(self, identifier: str | Identifier) -> str | None:
-        """Uuid of the streamhouse table whose lake was dropped here; None where nothing was dropped."""
+        """Return the uuid of the streamhouse table whose lake was dropped here; None if nothing was dropped."""
         try:
             return self._storage.read(_floor_key(self._key(identifier), DROPPED)).decode()
         except ObjectNotFoundError:
             return None
 
     def undrop_table(self, identifier: str | Identifier) -> Table:
-        """Raises `NoSuchTableError` when the table's files are gone."""
+        """Bring a dropped table back. Raises `NoSuchTableError` if the table's files are gone."""
         key = self._key(identifier)
         self._storage.delete(_floor_key(key, DROPPED))
         return self.load_table(identifier)
 
     def purge_table(self, identifier: str | Identifier) -> None:
-        """Drop the table and delete every file below its place, but the floor that keeps it closed."""
+        """Drop the table and delete every file below its location, but the floor that keeps it closed."""
         key = self._key(identifier)
         with suppress(NoSuchTableError):
             self.drop_table(identifier)
@@ -260,8 +263,8 @@ class FileCatalog(MetastoreCatalog):
     ) -> list[str]:
         """Delete metadata versions that were superseded at least ``grace_ms`` ago; returns their keys.
 
-        Works in two visits: this one deletes what lies below a floor that is old enough, and stores the floor for
-        the next. Versions are deleted oldest first, so that no gap ever hides a newer one.
+        Works in two visits: this one deletes versions below a floor that is old enough, and stores the floor for the
+        next. Versions are deleted oldest first, so that no gap ever hides a newer one.
         """
         key = self._key(identifier)
         newest = self._newest(key)
@@ -284,12 +287,14 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Deleting by the length of the metadata log would open slots: `prune_versions` does it behind a floor."""
+        """Do nothing: deleting by the length of the metadata log would open slots. `prune_versions` deletes behind a
+        floor.
+        """
 
     # -- versions -------------------------------------------------------------------------------------------------
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
-        """The newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
+        """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
         hint = self._hint(key) if from_number is None else None
         start = from_number or hint or 1
         while True:
@@ -314,9 +319,9 @@ class FileCatalog(MetastoreCatalog):
             ) from error
 
     def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:
-        """Version ``start`` or its newest successor; None when ``start`` is absent.
+        """Return version ``start`` or its newest successor; None if ``start`` is absent.
 
-        Versions are deleted oldest first, so between two that are there none is missing.
+        Versions are deleted oldest first, so none is missing between two existing ones.
         """
 
         def read(number: int) -> tuple[int, bytes] | None:
@@ -329,7 +334,7 @@ class FileCatalog(MetastoreCatalog):
         return None if found is None else last_reached(read, start, found)
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
-        """Store version ``number``; None when another writer has it. Raises `CommitStateUnknownException`."""
+        """Store version ``number``; returns None if another writer has it. Raises `CommitStateUnknownException`."""
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
@@ -341,21 +346,24 @@ class FileCatalog(MetastoreCatalog):
         remember(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and self._floor(key) >= number:
-            return None  # the slot was free only because its file had been deleted: what was stored there is void
+            return None  # the slot was free only because its file had been deleted: the new file there is void
         with suppress(StorageError):
             self._storage.put(_hint_key(key), str(number).encode())
         return _Version(number, stored)
 
     def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
-        """With the store's time instead of this host's, and never before what it follows."""
+        """Return metadata with the store's time instead of this host's, and never before the time of its
+        predecessor.
+        """
         newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
         time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
         return changed.model_copy(update={"last_updated_ms": time_ms})
 
     def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
-        """Whether ``data`` is what the slot holds. After any error the slot itself is asked, never the error.
+        """Store ``data`` and return whether the slot holds it. After any error the slot itself is asked, never the
+        error.
 
-        Raises `StorageRefusedError` where the slot is empty, and the store lets nobody here fill it.
+        Raises `StorageRefusedError` if the slot is empty, and the store lets nobody here fill it.
         """
         slot = slot_of_bytes(self._storage, version_key, data)
         refusals = 0
@@ -396,7 +404,7 @@ class FileCatalog(MetastoreCatalog):
         return self._io.files.location_of(_version_key(key, number))
 
     def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
-        """With the locations where the files are, wherever the metadata was written."""
+        """Return the table with the present locations of its files, wherever the metadata was written."""
         metadata, io = version.metadata, self._io
         if (move := self._move(key, metadata)) is not None:
             metadata, io = moved_metadata(metadata, move), StorageFileIO(self._storage, self.properties, move)
@@ -409,7 +417,7 @@ class FileCatalog(MetastoreCatalog):
         )
 
     def _move(self, key: str, metadata: TableMetadata) -> Move | None:
-        """Where the table was moved from and to; None for one that lies where its metadata says."""
+        """Return the move of the table; None for one at the location in its metadata."""
         root = recorded_root(metadata.location, key)
         if root is None or is_same_place(root, self._storage.url):
             return None

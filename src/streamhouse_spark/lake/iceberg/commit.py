@@ -1,10 +1,10 @@
-"""Snapshots of our own: built from public parts of pyiceberg, validated on every attempt, committed by the catalog.
+"""Snapshots of the package: built from public parts of pyiceberg, validated on every attempt, committed by the catalog.
 
 An attempt loads the newest metadata, validates against exactly that, writes manifests on top of it, and asks the
 catalog to commit with the requirement that the branch still points where it did. So nothing can come between the
 validation and the commit: not on the first attempt, and not on a retry. The snapshot carries the uuid of the commit, so
-that an outcome which the catalog cannot tell is looked up in the chain. No error path deletes a file: what was written
-for a lost attempt is named by nobody, and orphan cleaning removes it.
+that an outcome which the catalog cannot tell is looked up in the chain. No error path deletes a file: files of a lost
+attempt are named by nobody, and orphan cleaning removes them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ATTEMPTS_MAX = 20
 
 
 Validation = Callable[[TableMetadata], Change]
-"""Checks that the change may be made on this metadata, and says what it is. Raises what keeps it from being made."""
+"""Checks that the change may be made on this metadata, and returns the change. Raises the obstacle otherwise."""
 
 
 def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validation, world: World) -> Snapshot:
-    """Make the change in one snapshot, on whatever is newest by then.
+    """Make the change in one snapshot, on the newest one by then.
 
-    Raises what ``validate`` raises, `CommitConflictError` when others win too often, `CommitStateUnknownError`.
+    Raises the errors of ``validate``, `CommitConflictError` if others win too often, `CommitStateUnknownError`.
     """
     commit_uuid = world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
@@ -67,7 +67,7 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
             catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
         except CommitFailedException:
             continue
-        except Exception as error:  # whatever a catalog's client raises: the table itself is asked what happened
+        except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
             found = _look_up(catalog, identifier, commit_uuid, error)
             if found is None:
                 raise
@@ -79,7 +79,7 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
 
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
-    """Metadata of the snapshot that was built on is gone: right only where another has taken its place since."""
+    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
     with catalog_answers(f"{'.'.join(table.name())} was loaded"):
         now = catalog.load_table(table.name()).metadata.current_snapshot_id
     if now == table.metadata.current_snapshot_id:
@@ -90,7 +90,7 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
 
 
 def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
-    """The snapshot, when the commit happened in spite of the error; None when the error is final."""
+    """Return the snapshot, if the commit happened in spite of the error; None if the error is final."""
     try:
         metadata = catalog.load_table(identifier).metadata
     except Exception as second:  # noqa: BLE001 - whatever a catalog's client raises
@@ -113,7 +113,7 @@ def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: 
 
 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
-    """The catalog commits on exactly the state that was validated, or fails."""
+    """Return the requirements under which the catalog commits on exactly the validated state, or fails."""
     head = metadata.refs.get(MAIN_BRANCH)
     # Only catalogs that check requirements in this process know ours; for others see `iceberg_orphans`.
     own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
@@ -132,7 +132,7 @@ def not_before_ms(metadata: TableMetadata) -> int:
 
 
 class _AssertNotBefore(ValidatableTableRequirement):
-    """Cleaning has not begun since the commit was validated."""
+    """The requirement that cleaning has not begun since the commit was validated."""
 
     type: Literal["streamhouse-assert-not-before"] = "streamhouse-assert-not-before"
     not_before_ms: int

@@ -1,4 +1,4 @@
-"""Whatever a catalog's client raises becomes an error to act on: a REST client alone has dozens of kinds."""
+"""Errors of catalogs' clients as the package's errors: a REST client alone raises dozens of kinds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyiceberg.exceptions import (
 from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError
 
 _ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
-"""What a catalog says of the state it found: callers know what to do."""
+"""Answers of a catalog about the state it found: callers handle them."""
 
 
 @contextmanager
 def catalog_answers(what: str) -> Iterator[None]:
-    """Around calls to a catalog that change nothing, or what may safely be done again.
+    """Wrap calls to a catalog that change nothing, or may safely be repeated.
 
-    Raises `StorageError` for what is no answer, and no error of ours.
+    Raises `StorageError` for an error that is neither an answer of the catalog nor one of this package.
     """
     try:
         yield
@@ -37,7 +37,9 @@ def catalog_answers(what: str) -> Iterator[None]:
 
 @contextmanager
 def commit_answers(what: str) -> Iterator[None]:
-    """Around commits. Raises `CommitStateUnknownError` for what is no answer: they may have happened."""
+    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no answer of the catalog: the commit may have
+    happened.
+    """
     try:
         yield
     except (*_ANSWERS, StreamhouseError):

@@ -1,9 +1,10 @@
-"""Bringing an Iceberg table's columns up to the streamhouse table's: added, renamed, dropped, widened, commented.
+"""Bringing an Iceberg table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
+commenting.
 
-Files that are there stay as they are: columns are found in them by field id, which a rename keeps and a drop retires
-for good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema
-and the map of columns. It is repeated until it is there, before the next round commits. A round that was planned
-before the change is refused by the commit's own validation, and planned again.
+Existing files stay as they are: columns are found in them by field id, which a rename keeps and a drop retires for
+good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema and
+the map of columns. It is tried until it succeeds, before the next round commits. A round that was planned before the
+change is refused by the commit's own validation, and planned again.
 """
 
 from __future__ import annotations
@@ -42,25 +43,26 @@ from streamhouse_spark.schema.table_schema import Column
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """What the lake's columns have to be."""
+    """The required columns of the lake."""
 
     schema: Schema
-    """The lake's own where nothing is to be changed."""
+    """The lake's own schema if nothing is to be changed."""
     columns: ColumnMap
     differences: tuple[str, ...]
-    """What another engine did to columns that keeps the lake from being brought up."""
+    """Changes by another engine that keep the lake from being brought up."""
 
 
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
-    """The lake table's map of columns. Raises `CorruptDataError`."""
+    """Return the lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     return column_map.column_map(metadata.properties, fields, spec, where=metadata.location)
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
-    """The lake has exactly the columns that are written and read here; a lake without a map is known by names.
+    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
 
-    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have it yet.
+    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have the change
+    yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
@@ -94,7 +96,7 @@ def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
 
 
 def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
-    """A sort order that another engine gave the lake would speak of nothing."""
+    """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
     kept = {field.field_id for field in fields}
     sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
@@ -107,7 +109,7 @@ def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -
 
 
 def _as_column(field: ice.NestedField, column: Column) -> ice.NestedField:
-    """The field with the column's name and comment, and with its type where that is a promotion of Iceberg's."""
+    """Return the field with the column's name and comment, and with its type if that is a promotion of Iceberg's."""
     field = _commented(field, column)
     wanted = iceberg_type(column.type, itertools.count())
     kind = wanted if _is_promotion(field.field_type, wanted) else field.field_type
@@ -142,7 +144,7 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
 
 
 def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
-    """Make them the current ones. False when the table changed meanwhile: look again.
+    """Make the wanted columns the current ones. Returns False if the table changed meanwhile: look again.
 
     Raises `CommitStateUnknownError`, after which looking again is right as well.
     """

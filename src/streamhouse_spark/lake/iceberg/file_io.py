@@ -26,12 +26,13 @@ from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
-"""What pyiceberg's Avro decoder raises on bytes that are not the manifest they should be."""
+"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
 
 
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
-    """The compiled decoder of pyiceberg 0.12 gives doubles with 32 bits (apache/iceberg-python#3808): files would not
-    be found by a partition of doubles, and deletes would be written into another partition than that of their file.
+    """Read a double in the interpreter: the compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
+    (apache/iceberg-python#3808), so that files would not be found by a partition of doubles, and deletes would be
+    written into another partition than that of their file.
     """
     value: float
     (value,) = struct.unpack("<d", decoder.read(8))
@@ -42,7 +43,7 @@ DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """The snapshot's manifests, as its manifest list says it: pyiceberg's own way goes through a cache by path, which a
+    """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
     commit must not depend on.
     """
     return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
@@ -50,7 +51,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
-    """Around reading manifests: what pyiceberg raises on damaged or vanished ones becomes an error to act on."""
+    """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
     try:
         yield
     except FileNotFoundError as error:
@@ -87,11 +88,11 @@ class StorageFileIO(FileIO):
         return _StorageInput(location, self.files, self.move)
 
     def new_output(self, location: str) -> OutputFile:
-        """Raises `LakeMismatchError` outside the warehouse."""
+        """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
         return _StorageOutput(location, self.files)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Raises `LakeMismatchError` outside the warehouse."""
+        """Delete a file. Raises `LakeMismatchError` outside the warehouse."""
         where = location if isinstance(location, str) else location.location
         self.files.storage.delete(self.files.key_of(where))
 

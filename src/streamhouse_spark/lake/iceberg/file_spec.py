@@ -1,4 +1,4 @@
-"""What a task knows of the Iceberg table that it writes data files for."""
+"""The facts of the Iceberg table that a task needs to write data files for it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PATH_PART_CHARS_MAX = 150
 
 @dataclass(frozen=True)
 class WriteShape:
-    """What a task knows of the Iceberg table. Shipped as JSON; shared by all files of a round."""
+    """The facts of the Iceberg table that a task needs. Shipped as JSON; shared by all files of a round."""
 
     schema: Schema
     spec: PartitionSpec
     data_location: str
     properties: Mapping[str, str]
     planned_ms: int
-    """When the round was planned, by the store's clock."""
+    """Store time at which the round was planned."""
     snapshot_id: int | None = None
-    """The current snapshot then."""
+    """The snapshot that was current then."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -120,7 +120,7 @@ class WriteShape:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """See `PartitionPart`."""
+    """The `PartitionPart` of Iceberg."""
 
     source: str
     is_bucket: bool

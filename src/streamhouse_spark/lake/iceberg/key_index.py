@@ -1,4 +1,4 @@
-"""The data files of a snapshot by bucket, and which of them can hold rows of given keys."""
+"""The data files of a snapshot by bucket, and those that can hold rows of given keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 def live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """Each bucket's data files. A file whose partition does not say its bucket is in each of them."""
+    """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
     found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs = table.metadata.specs()
     for task in plan_tasks(table, snapshot):
@@ -61,13 +61,13 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Whether a file of deleted positions says that all of them are of one data file."""
+    """Whether a file of deleted positions names positions of this one data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 
 
 class KeyedFilter:
-    """Which data files can hold rows of the keys of a changelog's range."""
+    """A filter of data files by the keys of a changelog's range."""
 
     def __init__(self, shape: WriteShape, schema: TableSchema, primary_key: Sequence[str]) -> None:
         self._shape = shape
@@ -85,7 +85,7 @@ class KeyedFilter:
         }
 
     def see(self, rows: pa.RecordBatch) -> None:
-        """Rows of the range, with the columns of the table."""
+        """Note rows of the range, with the columns of the table."""
         for name, found_values in zip(self._names, self._seen, strict=True):
             found_values.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
@@ -95,11 +95,11 @@ class KeyedFilter:
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
 
     def probe(self) -> KeyProbe | None:
-        """By which column the keys of the rows seen are looked for first."""
+        """Return the column by which the keys of the noted rows are looked for first."""
         return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
     def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
-        """False only if no row of the file has one of the keys, which are those of the rows seen."""
+        """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
         if file.spec_id == self._shape.spec.spec_id:
             seen = (file.partition[position] in values for position, (_, values) in self._partitions.items())
             if not all(seen):
@@ -108,7 +108,7 @@ class KeyedFilter:
         return not low or keys.reaches(low, high)
 
     def _bounds(self, file: LiveFile) -> tuple[bytes, bytes]:
-        """What the file's keys begin with at least and at most; empty where nothing is known."""
+        """Return the least and the greatest beginning of the file's keys; empty if nothing is known."""
         lows, highs = [], []
         for field_id, arrow in self._keys:
             field_type = self._shape.schema.find_type(field_id)
@@ -121,7 +121,7 @@ class KeyedFilter:
 
 
 def _as_key(value: object, arrow: pa.DataType) -> pa.Array | None:
-    """A bound as a value of the column; None where there is none, or, for floats, none that holds for NaN."""
+    """Return a bound as a value of the column; None if there is none, or, for floats, none that holds for NaN."""
     if value is None or pa.types.is_floating(arrow):
         return None
     try:

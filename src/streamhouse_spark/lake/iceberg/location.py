@@ -1,4 +1,4 @@
-"""Where the Iceberg table of one streamhouse table is, and whose it is: created, adopted, opened, dropped."""
+"""Location and ownership of the Iceberg table of one streamhouse table: created, adopted, opened, dropped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 
 
 class IcebergPlace:
-    """The place of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
 
     def __init__(
         self,
@@ -68,21 +68,23 @@ class IcebergPlace:
         self._home = Home(storage)
 
     def require_home(self, doing: str) -> None:
-        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
+        `WarehouseMovedError`.
+        """
         self._home.require(f"{doing} of {self.spec.path}")
 
     def exists(self) -> bool:
         return self.find() is not None
 
     def with_spec(self, spec: LakeTableSpec) -> IcebergPlace:
-        """The same place, for the table as it is with other columns."""
+        """Return the same location for the table with other columns."""
         place = IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
         place._catalog_opened = self._catalog_opened
         place._home = self._home
         return place
 
     def create_or_adopt(self) -> None:
-        """See `LakeTable.create_or_adopt`. A new table says at once which of its columns is which."""
+        """Create or fit the table as `LakeTable.create_or_adopt` does. A new table gets its map of columns at once."""
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
@@ -126,14 +128,14 @@ class IcebergPlace:
         )
 
     def _evolved(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
-        """A table that is yet to be adopted has to have the columns as they are."""
+        """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
         if is_own:
             return evolved(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
         return Evolved(metadata.schema(), map_by_name(fields, self.spec.schema, self.spec.schema_id), ())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
-        """Whose the lake table is, and which of its columns is which."""
+        """Return the properties with the lake table's owner and its map of columns."""
         fields = [(field.field_id, field.name) for field in schema.fields]
         columns = map_by_name(fields, self.spec.schema, self.spec.schema_id)
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
@@ -155,7 +157,7 @@ class IcebergPlace:
             transaction.set_properties(self._identity(table.schema()))
 
     def bring_up(self) -> None:
-        """Give the lake table the columns of the table, before its files are written again; where there is one."""
+        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
         table = self.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
             return
@@ -164,7 +166,7 @@ class IcebergPlace:
             self.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
-        """Only if it is this table's: another table's lake at the same place stays."""
+        """Drop the lake table, only if it is this table's: another table's lake at the same location stays."""
         table = self.find()
         if table is not None:
             owner = table.properties.get(TABLE_UUID_PROPERTY)
@@ -177,7 +179,7 @@ class IcebergPlace:
             drop(self.identifier)
 
     def require_owner(self, metadata: TableMetadata) -> None:
-        """Raises `LakeMismatchError` when the lake table is not this table's."""
+        """Raise `LakeMismatchError` if the lake table is not this table's."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
             raise self._foreign(metadata.location, owner)
@@ -203,7 +205,7 @@ class IcebergPlace:
 
     @property
     def identifier(self) -> Identifier:
-        """Follows the place that the table was created with, so that renaming the table leaves its lake table alone."""
+        """The identifier from the location at creation, so that renaming the table leaves its lake table alone."""
         database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
         return (database, name if self._uses_files else name.replace("-", "_"))
 
@@ -213,7 +215,9 @@ class IcebergPlace:
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        """The newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
+        """Read the newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
+        `CorruptDataError`.
+        """
         name = ".".join(self.identifier)
         with catalog_answers(f"{name} of {self.spec.path} was loaded"):
             try:
@@ -226,14 +230,14 @@ class IcebergPlace:
                 ) from error
 
     def find(self) -> Table | None:
-        """`load`, or None where there is no lake table (yet)."""
+        """Return the result of `load`, or None if there is no lake table (yet)."""
         try:
             return self.load()
         except NoSuchTableError:
             return None
 
     def require(self) -> Table:
-        """`load`, where the table has to be. Raises `LakeMismatchError`."""
+        """Return the result of `load` for a table that has to exist. Raises `LakeMismatchError`."""
         table = self.find()
         if table is None:
             raise LakeMismatchError(

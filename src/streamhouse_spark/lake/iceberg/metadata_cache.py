@@ -1,7 +1,7 @@
 """Iceberg's table metadata parsed once, and changed without a copy of every snapshot.
 
 A round looks at the newest metadata about ten times, and nearly always finds the bytes that this process read, or
-wrote, last. Parsing them is what a round of a table with hundreds of snapshots would spend most of its time with.
+wrote, last. A round of a table with hundreds of snapshots would spend most of its time with parsing them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from streamhouse_spark.core.forks import new_lock
 
 REMEMBERED = 8
-"""Documents: those of so many tables that are tiered side by side."""
+"""Number of remembered documents: those of so many tables that are tiered side by side."""
 
 _documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
 _lock = new_lock()
 
 
 def parsed(data: bytes) -> TableMetadata:
-    """The metadata that these very bytes hold; by content, so that nothing can be out of date. Never change it.
+    """Return the metadata in these bytes; looked up by content, so never out of date. Never change it.
 
-    Raises what pyiceberg raises.
+    Raises pyiceberg's errors.
     """
     with _lock:
         found = _documents.get(data)
@@ -38,7 +38,7 @@ def parsed(data: bytes) -> TableMetadata:
 
 
 def remember(data: bytes, metadata: TableMetadata) -> None:
-    """``data`` is the JSON text of ``metadata``."""
+    """Remember that ``data`` is the JSON text of ``metadata``."""
     with _lock:
         _documents[data] = metadata
         while len(_documents) > REMEMBERED:
@@ -46,7 +46,7 @@ def remember(data: bytes, metadata: TableMetadata) -> None:
 
 
 def updated(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
-    """The metadata after these updates; its snapshots are the same objects, which nobody changes."""
+    """Return the metadata after these updates; its snapshots are the same objects, which nobody changes."""
     shared = metadata.model_copy(
         update={"snapshots": _Shared(metadata.snapshots), "snapshot_log": _Shared(metadata.snapshot_log)}
     )
@@ -55,7 +55,7 @@ def updated(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location:
 
 
 class _Shared(list[Any]):
-    """A list of which pyiceberg's copy of everything takes the list itself."""
+    """A list that pyiceberg's deep copy takes over uncopied."""
 
     def __add__(self, other: Iterable[Any]) -> Self:
         return type(self)([*self, *other])

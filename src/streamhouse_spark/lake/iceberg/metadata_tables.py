@@ -1,4 +1,4 @@
-"""The metadata tables of an Iceberg table, as pyiceberg names them, in types that Spark has."""
+"""The metadata tables of an Iceberg table, under pyiceberg's names, in types that Spark has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METADATA_TABLES: Final = (
 
 
 def metadata_table(table: Table, name: str) -> pa.Table:
-    """Raises `InvalidNameError` naming what exists."""
+    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -51,7 +51,9 @@ def metadata_table(table: Table, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """A snapshot whose changes took each other away has none, which pyiceberg's tables of files do not expect."""
+    """Whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables of
+    files do not expect.
+    """
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
     return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
@@ -77,7 +79,7 @@ class _NoSnapshot(Snapshot):
 
 
 class _InspectEntries(_Inspect):
-    """pyiceberg's table of entries fails where a file counts nothing, as files of deleted positions do: none are {}."""
+    """pyiceberg's table of entries, which needs counts: a file without them, as one of deleted positions, gets {}."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         found = super()._get_snapshot(snapshot_id)
@@ -105,7 +107,7 @@ _COUNTS: Final = tuple(
     for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
     if isinstance(field.field_type, MapType)
 )
-"""Where a data file has its maps from columns to counts and bounds."""
+"""The data file's maps from columns to counts and bounds."""
 
 
 def _for_spark(table: pa.Table) -> pa.Table:
@@ -121,7 +123,9 @@ def _for_spark(table: pa.Table) -> pa.Table:
 
 
 def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """The partition of an unpartitioned table, and metrics of nested columns. Spark has no empty structs."""
+    """Whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics of
+    nested columns.
+    """
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 
 

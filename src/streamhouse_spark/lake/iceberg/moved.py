@@ -1,7 +1,7 @@
-"""Iceberg metadata of a table that was moved: what it says, with the locations where its files are now.
+"""Iceberg metadata of a table that was moved, with the present locations of its files.
 
-One place says which values of metadata, manifest lists and manifests are locations; readers of a warehouse that was
-moved see them through it, and relocating writes what it gives.
+This module alone knows which values of metadata, manifest lists and manifests are locations. Readers of a warehouse
+that was moved read through it, and relocating writes its results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATH_PROPERTIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From the root that was recorded to the one that was opened."""
+    """A move from the recorded root to the opened one."""
 
     recorded_root: str
     opened_root: str
@@ -44,7 +44,7 @@ class Move:
 
 
 def moved_metadata(metadata: TableMetadata, move: Move) -> TableMetadata:
-    """The table's metadata; manifest lists and what they name still say the old place inside."""
+    """Return the table's metadata; manifest lists and their manifests still have the old locations inside."""
     properties = dict(metadata.properties)
     properties.update({name: move.of(properties[name]) for name in _PATH_PROPERTIES if name in properties})
     snapshots = [s.model_copy(update={"manifest_list": move.of(s.manifest_list)}) for s in metadata.snapshots]
@@ -66,14 +66,14 @@ def moved_metadata(metadata: TableMetadata, move: Move) -> TableMetadata:
 
 
 def moved_avro(data: bytes, location: str, move: Move) -> bytes:
-    """A manifest list or a manifest with its files where they are now. Raises `CorruptDataError`."""
+    """Return a manifest list or a manifest with the present locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [moved_record(record, move) for record in file.records]
     return write_avro(replace(file, records=records))
 
 
 def moved_record(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
-    """A record of a manifest list (which names manifests) or of a manifest (which names one file)."""
+    """Return a record of a manifest list (which names manifests) or of a manifest (which names one file)."""
     if "manifest_path" in record:
         return {**record, "manifest_path": move.of(record["manifest_path"])}
     file = record["data_file"]
@@ -87,7 +87,7 @@ def moved_record(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
 
 
 def _moved_bounds(bounds: Any, move: Move) -> Any:
-    """Bounds of paths that were cut off say nothing of the new ones, so they go."""
+    """Return the bounds without those of paths that were cut: they do not bound the new paths."""
     if bounds is None or bounds[1] is None:
         return bounds
     branch, entries = bounds

@@ -1,4 +1,4 @@
-"""The log offsets that a lake table holds: in the summaries of our snapshots, found through the parent chain.
+"""The log offsets that a lake table holds: in the summaries of the package's snapshots, found through the parent chain.
 
 The summary is the truth. The tag `COMMIT_USER` moves in the same commit, so that no engine's expiry drops the newest
 snapshot with offsets; it counts only where an expiry cut the chain before any offsets were found.
@@ -18,7 +18,7 @@ from streamhouse_spark.lake.snapshot_times import own_ms
 
 
 def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
-    """The offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
+    """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
     for ancestor in ancestors(metadata, snapshot):
         found = own_offsets(ancestor, table_uuid, metadata.location)
         if found is not None:
@@ -27,9 +27,9 @@ def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> 
 
 
 def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | None:
-    """The offsets of the current snapshot; None when the table never had any.
+    """Return the offsets of the current snapshot; None if the table never had any.
 
-    Raises `LakeRolledBackError` when the tag says that there were later ones which the current snapshot lacks.
+    Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
     """
     head = metadata.current_snapshot()
     found = offsets_at(metadata, head, table_uuid) if head else None
@@ -54,7 +54,7 @@ def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | N
 
 
 def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
-    """The snapshot and its ancestors, as far as they are kept."""
+    """Return the snapshot and its ancestors, as far as they are kept."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: Snapshot | None = snapshot
     while current is not None:
@@ -64,7 +64,7 @@ def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
-    """The snapshot in the current chain that a commit made."""
+    """Return the snapshot in the current chain that a commit made."""
     head = metadata.current_snapshot()
     chain = ancestors(metadata, head) if head else iter(())
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
@@ -80,19 +80,21 @@ def _sequence(snapshot: Snapshot) -> int:
 
 
 def own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
-    """What the snapshot itself says."""
+    """Return the offsets in the snapshot's own summary."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """See `streamhouse_spark.lake.snapshot_times`."""
+    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     return own_ms(snapshot.timestamp_ms, summary)
 
 
 def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
-    """When a snapshot became the current one; one that an engine rolled back to has a time of that."""
+    """Return the time at which a snapshot became the current one; for one that an engine rolled back to, the time of
+    that.
+    """
     snapshot = metadata.snapshot_by_id(entry.snapshot_id)
     if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
         return entry.timestamp_ms

@@ -1,4 +1,4 @@
-"""Which partitions of an Iceberg table can hold rows of a filter: so manifests are left unread, and files unplanned."""
+"""Find the partitions of an Iceberg table that can hold rows of a filter, to leave manifests of others unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of deleted positions, one for a data file: every reader of Iceberg v2 leaves these rows out."""
+"""Files of deleted positions, one for each data file: every reader of Iceberg v2 leaves these rows out."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def write_deletes(
     *,
     num_surplus: int = 0,
 ) -> LakeFile:
-    """One file that names these positions of the data file, ascending and at least one, instead of all its own so far.
+    """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
+    former ones.
 
-    Its bounds say which data file it is about, so that readers of others need not open it. Durable when this returns.
+    Its bounds name the data file, so that readers of others need not open it. Durable when this returns.
     """
     directory = shape.directory(file.partition, bucket) if file.spec_id == shape.spec.spec_id else shape.data_location
     location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"

@@ -1,4 +1,4 @@
-"""Tags and branches of an Iceberg table that have to be, when a commit lands, what they were when it was planned."""
+"""Tags and branches of an Iceberg table that must not change between planning a commit and making it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement, Valida
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The table has exactly these tags and branches. Iceberg's own requirements say nothing of those that are new."""
+    """The requirement that the table has exactly these tags and branches. Iceberg's own requirements do not cover new
+    ones.
+    """
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -28,10 +30,10 @@ class AssertRefs(ValidatableTableRequirement):
 
 
 def unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
-    """That every tag and branch is where it was, and there are no others.
+    """Return the requirements that every tag and branch is unchanged, and there are no others.
 
     A REST catalog checks requirements itself, and knows none of the latter: there a tag that is made between planning
-    and commit is not seen, unless it has the name of one that is there.
+    and commit is not seen, unless it has the name of an existing one.
     """
     known = {MAIN_BRANCH: None, **_refs(planned)}
     each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in known.items())

@@ -1,9 +1,9 @@
-"""An Iceberg table of the catalog of files comes to lie where it was found: all that names a file names it there.
+"""Relocation of an Iceberg table of the catalog of files: all its metadata names the files at their present locations.
 
 Data files stay as they are. Written anew, under new names, are the manifest lists of all snapshots, their manifests,
 and the files of deleted positions, whose rows name data files. **Commit point:** the metadata version that names them;
-a crash before it leaves files that nobody names, which removing orphans takes. What the metadata was before is no
-longer named by its log, because those versions name the old place.
+a crash before it leaves files that nobody names, which removing orphans takes. The metadata log no longer names the
+former versions, because these name the old locations.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from streamhouse_spark.lake.parquet.footer_seal import checked_footer, close_sea
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _POSITIONS: Final = 1
-"""What a manifest calls a file of deleted positions."""
+"""The content code of a file of deleted positions in a manifest."""
 
 
 class IcebergRelocation:
-    """See `LakeRelocation`."""
+    """The `LakeRelocation` of Iceberg."""
 
     def __init__(self, place: IcebergPlace) -> None:
         self._place = place
         self.num_written = 0
 
     def recorded_root(self) -> str | None:
-        """The root that the metadata names, where it is another than the one that was opened."""
+        """Return the root that the metadata names, if it differs from the opened one."""
         found: list[str] = []
 
         def look(_: TableMetadata, move: Move | None) -> None:
@@ -56,7 +56,7 @@ class IcebergRelocation:
         return found[0] if found else None
 
     def needed(self) -> set[str]:
-        """Keys of all files that a snapshot needs. Raises `SnapshotExpiredError` where metadata is missing."""
+        """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
         table = self._place.find()
         if table is None:
             return set()
@@ -65,7 +65,7 @@ class IcebergRelocation:
         return {files.key_of(location) for location in found if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
-        """With ``new_uuid`` the table belongs to that one from now on, and has an id of its own.
+        """Relocate the table. With ``new_uuid`` it belongs to that table from now on, and has an id of its own.
 
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
@@ -99,7 +99,7 @@ class IcebergRelocation:
 
 
 def _owned(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) -> TableMetadata:
-    """The table of another owner: in properties, and in the offsets of each snapshot."""
+    """Return the metadata with another owner: in properties, and in the offsets of each snapshot."""
     text = metadata.model_dump_json().replace(old_uuid, new_uuid)
     own_id = world.ids.new_uuid()
     changed = TableMetadataUtil.parse_raw(text)
@@ -135,7 +135,7 @@ class _Files:
         return snapshot.model_copy(update={"manifest_list": location})
 
     def _manifest(self, path: str) -> tuple[str, int]:
-        """Where the manifest is now, and its size."""
+        """Return the present location of the manifest, and its size."""
         if path not in self._manifests:
             where = self._move.of(path)
             file = read_avro(self._read(where), where)
@@ -160,7 +160,7 @@ class _Files:
         return {**moved, "data_file": changed}
 
     def _delete_file(self, path: str) -> tuple[str, int]:
-        """The same positions with the names that the data files have now; whole in memory."""
+        """Write the same positions with the present names of the data files; whole in memory."""
         if path not in self._deletes:
             where = self._move.of(path)
             self._deletes[path] = _renamed_positions(self._files, where, self._new_name(where), self._move)
@@ -186,7 +186,7 @@ class _Files:
 
 
 def _without_value(optional: Any) -> Any:
-    """None, where the schema has it: the file's parts begin elsewhere now."""
+    """Return None, if the schema allows it: the file's parts begin elsewhere now."""
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 

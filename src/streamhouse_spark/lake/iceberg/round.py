@@ -1,4 +1,4 @@
-"""One tiering round in the lake: what its tasks are told, and the commit that is fenced by the offsets."""
+"""One tiering round in the lake: the context of its tasks, and the commit that is fenced by the offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_context(place: IcebergPlace) -> WriteContext:
 
 
 def data_location(table: Table) -> str:
-    """Where new data files go."""
+    """Return the location of new data files."""
     found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
     return found.rstrip("/")
 
@@ -42,7 +42,7 @@ def data_location(table: Table) -> str:
 def planned_files(
     place: IcebergPlace, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """See `LakeTable.live_files`."""
+    """Return the data files as `LakeTable.live_files` does."""
     shape = WriteShape.from_json(context.lake)
     if shape.snapshot_id is None:
         return dict.fromkeys(buckets, ())
@@ -63,7 +63,7 @@ def commit_round(
     new: LogRange,
     context: WriteContext,
 ) -> LakeSnapshot | None:
-    """See `LakeTable.commit`."""
+    """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
@@ -100,7 +100,9 @@ def commit_round(
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
-    """Nothing was committed since positions were looked up: rows may have moved to other files, or be deleted."""
+    """Require that nothing was committed since positions were looked up: rows may have moved to other files, or be
+    deleted.
+    """
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
             f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
@@ -119,7 +121,7 @@ def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
 
 
 def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
-    """The files are there as they were written, and no cleaning since then took them for left over."""
+    """Require that the files exist as written, and that no cleaning since then took them for orphans."""
     if shape.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
             f"lake table {metadata.location}: this round was planned at {shape.planned_ms} ms, and files from before "

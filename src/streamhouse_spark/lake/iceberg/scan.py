@@ -1,4 +1,4 @@
-"""Planning reads of an Iceberg table: which files of which snapshot, and where the columns are in them."""
+"""Planning reads of an Iceberg table: the files of a snapshot, and the columns in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
-    """The schema that was current when the snapshot was made."""
+    """Return the schema that was current when the snapshot was made."""
     found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
     return found or metadata.schema()
 
@@ -31,10 +31,10 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def projection(
     lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """How to read the lake's columns as the table's, by their ids.
+    """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
-    Raises `SchemaMismatchError` for a column that is not there.
+    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
+    `SchemaMismatchError` for an absent column.
     """
     of_lake = lake_schema(lake)
     if schema is None:
@@ -55,12 +55,12 @@ def projection(
 
 
 def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
-    """How to read all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its newest files."""
     return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
 
 
 def _as_in_table(column: Column, lake: Schema, table: TableSchema, known: ColumnMap) -> Column:
-    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
     column_id = known.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored_as(own.type, lake.find_type(column.id)):

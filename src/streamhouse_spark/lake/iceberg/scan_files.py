@@ -1,4 +1,4 @@
-"""Iceberg data files as a planner sees them: decoded statistics, partitions by column, and columns that need no ids."""
+"""Iceberg data files as planners need them: decoded statistics, partitions by column, and columns that need no ids."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
 
 
 def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
-    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
 
-    ``schemas`` are those that the table ever had: other engines forget older ones of the lake.
+    ``schemas`` are all of the table: other engines forget older ones of the lake.
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}

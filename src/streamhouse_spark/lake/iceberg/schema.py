@@ -1,4 +1,6 @@
-"""Schemas and partition specs between a streamhouse table and Iceberg, and what makes two of them fit."""
+"""Schemas and partition specs between a streamhouse table and Iceberg, and the conditions under which two of
+them fit.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
 
 
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
-    """The Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
+    """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
 
     Iceberg has no identifier of floating point: such a key is not told to other engines.
     """
@@ -93,7 +95,7 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
 
 
 def lake_schema(schema: Schema) -> TableSchema:
-    """The columns of the lake table as Spark and the rest of the package see them; ids are the lake's field ids.
+    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
 
     Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
     """
@@ -130,7 +132,7 @@ def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a data file: Iceberg's own types, with field ids on every level."""
+    """Return the Arrow schema of a data file: Iceberg's own types, with field ids on every level."""
     return pa.schema([_file_field(f.field_id, f.name, f.field_type, required=f.required) for f in schema.fields])
 
 
@@ -168,7 +170,7 @@ def _file_type(field_type: ice.IcebergType) -> pa.DataType:
 def partition_spec(
     schema: Schema, partition_by: Sequence[str], bucket_key: str | None, num_buckets: int
 ) -> PartitionSpec:
-    """``identity`` of each partition column, then ``bucket[N]`` of the bucket key if there is one."""
+    """Return the spec: ``identity`` of each partition column, then ``bucket[N]`` of the bucket key if there is one."""
     fields = []
     ids = itertools.count(PARTITION_FIELD_ID_START)
     for name in partition_by:
@@ -193,7 +195,7 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
 
 
 def internal_value(value: pa.Scalar) -> Any:
-    """The value as Iceberg keeps it: days and microseconds as integers."""
+    """Return the value in Iceberg's form: days and microseconds as integers."""
     if pa.types.is_date32(value.type):
         return value.cast(pa.int32()).as_py()
     if pa.types.is_timestamp(value.type):
@@ -202,13 +204,13 @@ def internal_value(value: pa.Scalar) -> Any:
 
 
 def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes | None]) -> Record:
-    """A partition from its values in Iceberg's binary form."""
+    """Return a partition from its values in Iceberg's binary form."""
     types = partition_types(spec, schema)
     return Record(*(None if v is None else from_bytes(t, v) for t, v in zip(types, values, strict=True)))
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int) -> int | None:
-    """The bucket that all rows of a file have; None where its partition does not say it."""
+    """Return the bucket of all rows of a file; None if its partition does not determine it."""
     for position, field in enumerate(spec.fields):
         if isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets:
             value = partition[position]
@@ -231,7 +233,9 @@ def differences(
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """What keeps the lake table, with the columns ``lake``, from being the one for ``schema``; empty when it fits."""
+    """Return the differences of the lake table, with the columns ``lake``, from the one for ``schema``; empty if it
+    fits.
+    """
     found = []
     if metadata.format_version != FORMAT_VERSION:
         found.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
@@ -256,7 +260,7 @@ def differences(
 
 
 def plain_type(field_type: ice.IcebergType) -> str:
-    """The type without field ids."""
+    """Return the type without field ids."""
     match field_type:
         case ice.ListType():
             return f"list<{plain_type(field_type.element_type)}>"

@@ -1,4 +1,4 @@
-"""One attempt at a snapshot: its manifests on top of what the table has, its list of them, its summary."""
+"""One attempt at a snapshot: its manifests on top of the table's, its manifest list, its summary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MANIFEST_BYTES_TARGET = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit does to the current snapshot, whatever that is by then."""
+    """A change of the current snapshot, whatever that is by the commit."""
 
     operation: Operation
     added: Sequence[LakeFile] = ()
@@ -52,11 +52,11 @@ class Change:
     removed_deletes: Sequence[str] = ()
     """Locations of delete files, each of which must be live."""
     removes_all: bool = False
-    """All data and delete files go that the table has when the change is made."""
+    """Whether all data and delete files go that the table has when the change is made."""
     summary: Mapping[str, str] = field(default_factory=dict)
     moves_tag: bool = True
     joins_manifests: bool = False
-    """All manifests are joined as `manifest_groups` says, not only runs of small ones."""
+    """Whether all manifests are joined as `manifest_groups` does, not only runs of small ones."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties that the table gets in the same commit."""
 
@@ -111,7 +111,7 @@ class SnapshotBuilder:
         return snapshot, tuple(updates)
 
     def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
-        """The new snapshot's manifests, and the files that it no longer has."""
+        """Return the new snapshot's manifests, and the files that it no longer has."""
         parents = manifests_of(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
@@ -128,7 +128,7 @@ class SnapshotBuilder:
         return manifests, [*removed_data, *removed_deletes]
 
     def _added(self, content: ManifestContent) -> list[ManifestFile]:
-        """A manifest of the added files for each partition spec that they have."""
+        """Write a manifest of the added files for each of their partition specs."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in self._change.added:
             if (file.deletes is None) != (content == ManifestContent.DATA):
@@ -146,9 +146,10 @@ class SnapshotBuilder:
     def _without(
         self, content: ManifestContent, manifests: Iterable[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """The parent's manifests of a kind without the removed files, and those files.
+        """Return the parent's manifests of a kind without the removed files, and those files.
 
-        Manifests of delete files that lose some become one: each round replaces delete files of many earlier ones.
+        Manifests of delete files that lose some are joined into one: each round replaces delete files of many earlier
+        ones.
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
@@ -185,7 +186,7 @@ class SnapshotBuilder:
         return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
     def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Manifests that say of each data file that it is gone. Delete files have nothing left to delete."""
+        """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
         kept, removed = [], []
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
@@ -223,7 +224,7 @@ class SnapshotBuilder:
         return [self._joined(content, run), *(m for m in manifests if m.manifest_path not in joined)]
 
     def _joined(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        """One manifest with the live entries of several, which are of one partition spec."""
+        """Write one manifest with the live entries of several, which are of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
         entries = [
@@ -276,7 +277,9 @@ class SnapshotBuilder:
 
 
 def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
-    """Manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together where they are not larger alone."""
+    """Group manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together unless one alone is
+    larger.
+    """
     groups: list[list[ManifestFile]] = []
     filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
     for manifest in manifests:
@@ -291,7 +294,7 @@ def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """A manifest of delete files, in the list of manifests and in its own header."""
+    """Writes a manifest of delete files, which the list of manifests and its own header mark as such."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -302,7 +305,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: TableMetadata) -> SetSnapshotRefUpdate:
-    """Point a reference at a snapshot; how long it is kept stays as it was."""
+    """Point a reference at a snapshot; its retention stays as it was."""
     old = metadata.refs.get(name)
     return SetSnapshotRefUpdate.model_validate(
         {
@@ -327,7 +330,7 @@ def _entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int |
 
 
 def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
-    """Iceberg's description of a file that a task wrote."""
+    """Return Iceberg's description of a file that a task wrote."""
     spec = metadata.specs()[file.spec_id]
     fields: dict[str, Any] = {
         "content": DataFileContent.DATA if file.deletes is None else DataFileContent.POSITION_DELETES,

@@ -88,7 +88,7 @@ class IcebergLake(LakeTable):
         return self._described(metadata, require_snapshot(metadata, snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """The snapshot of a tag or branch. Raises `SnapshotExpiredError` naming those that exist."""
+        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
         metadata = self._metadata_with_snapshots()
         found = metadata.snapshot_by_name(name)
         if found is None:

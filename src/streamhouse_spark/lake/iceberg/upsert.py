@@ -1,8 +1,8 @@
-"""What a task of a tiering round does for a table with a primary key: a range of changes becomes rows and deletes.
+"""A task of a tiering round for a table with a primary key: a range of changes becomes rows and deletes.
 
 The range is collapsed by key. The rows that it leaves are written in the order of their keys. Every older row of a
 changed key is looked for in the bucket's data files and deleted by position, whether the range begins with an insert of
-the key or not: so a bucket in which another engine added a key twice, or deleted rows, comes right by itself.
+the key or not: so a bucket in which another engine added a key twice, or deleted rows, is repaired by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write_changes(
     changes: Iterable[pa.RecordBatch],
     live: Sequence[LiveFile],
 ) -> list[LakeFile]:
-    """Data files and files of deleted positions, durable when this returns.
+    """Write data files and files of deleted positions, durable when this returns.
 
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
     bucket's data files. Memory is bounded by the range: its rows, and the positions that it deletes.
@@ -64,8 +64,8 @@ def write_changes(
 
 
 def _surplus(key_places: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
-    """How many of the rows with these keys are not the first of their key; ``seen`` marks keys that had one, and does
-    afterwards.
+    """Count the rows with these keys that are not the first of their key. ``seen`` marks keys that had one, and is
+    updated.
     """
     distinct = np.unique(key_places)
     num_first = int(np.count_nonzero(~seen[distinct]))
@@ -74,14 +74,14 @@ def _surplus(key_places: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> 
 
 
 def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:
-    """How to read the key's columns, in the order of the key."""
+    """Return the projection of the key's columns, in the order of the key."""
     fields = [(field.field_id, field.name) for field in shape.schema.fields]  # which are called as the columns are
     known = map_by_name(fields, context.schema)
     return projection(shape.schema, known, context.schema, context.primary_key, context.schema)
 
 
 def _seen(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
-    """The changes, as far as they matter for what is there behind the range."""
+    """Pass on the changes without rows before updates, and note the others' keys in the filter."""
     with_change = pa.schema([pa.field("change", pa.int8()), *schema])
     for batch in changes:
         after = batch.column(0).to_numpy() != int(ChangeType.UPDATE_BEFORE)

@@ -1,4 +1,4 @@
-"""What a data file of keyed rows says of them in a lake whose readers merge by key."""
+"""The range of keys and sequence numbers in a data file, for lakes whose readers merge by key."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from streamhouse_spark.core.wire import Portable
 
 @dataclass(frozen=True, slots=True)
 class KeyRange(Portable):
-    """Of a file that has each key once, in the order of the keys."""
+    """The key range of a file that has each key once, in the order of the keys."""
 
     lowest: tuple[bytes, ...]
     """The first key: its columns in the lake's binary form."""
     highest: tuple[bytes, ...]
     """The last key."""
     lower: tuple[bytes, ...]
-    """Of each column of the key the least value."""
+    """Least value of each column of the key."""
     upper: tuple[bytes, ...]
-    """Of each column of the key the greatest value."""
+    """Greatest value of each column of the key."""
     sequences: OffsetRange
-    """Of its rows: of two rows of a key the one with the larger sequence number counts."""
+    """Range of the rows' sequence numbers: of two rows of a key the one with the larger number counts."""
     num_deleted: int
     """Rows that delete their key."""
     level: int
-    """0 for a file that may have keys which other files have too."""
+    """0 for a file whose keys other files may have too."""

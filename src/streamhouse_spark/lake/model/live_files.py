@@ -1,4 +1,4 @@
-"""Data files of a bucket as a round of a table with a primary key needs them, and what it deletes in them."""
+"""Data files of a bucket for a round of a table with a primary key, and the deletions in them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from streamhouse_spark.core.wire import Portable
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows(Portable):
-    """What a file of deleted positions is about: one data file."""
+    """The data file that a file of deleted positions applies to, with its deleted rows."""
 
     location: str
-    """Of the data file."""
+    """Location of the data file."""
     replaces: tuple[str, ...] = ()
-    """Files of deleted positions that go in the same snapshot, because this one names their positions too."""
+    """Files of deleted positions that go in the same snapshot, because this one has their positions too."""
 
     num_surplus: int = 0
-    """Of the rows that go now, those beside another row of their key, which only other engines add."""
+    """Number of the newly deleted rows that stand beside another row of their key: duplicates, which only other engines
+    add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class LiveFile(Portable):
     location: str
     size_bytes: int
     num_rows: int
-    """Without regard to deletes."""
+    """Rows of the file, deleted ones included."""
     spec_id: int
     partition: tuple[bytes | None, ...]
     own_deletes: tuple[str, ...] = ()

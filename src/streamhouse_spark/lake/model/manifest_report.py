@@ -1,4 +1,4 @@
-"""Joining the manifests of a lake table, for the formats where that is a commit of its own."""
+"""Joining the manifests of a lake table, for formats in which that is a commit of its own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ManifestReport:
-    """What joining manifests did, or with ``dry_run`` would do."""
+    """Manifests that were joined, or with ``dry_run`` would be."""
 
     removed: int = 0
     added: int = 0
     snapshot_id: int | None = None
-    """The snapshot that it made; None where nothing was to be done, and of a dry run."""
+    """The new snapshot; None if there was nothing to do, and for a dry run."""

@@ -13,17 +13,17 @@ SPLIT_BYTES_TARGET = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What a file's metadata says of one of its columns, in Python values; None is unknown.
+    """Statistics of one column in a file's metadata, in Python values; None is unknown.
 
-    ``low`` and ``high`` may lie outside of the values (texts are cut), and say nothing of NaN. Dates are days,
-    timestamps microseconds.
+    ``low`` and ``high`` may lie outside of the values (texts are cut), and do not cover NaN. Dates are days, timestamps
+    microseconds.
     """
 
     low: Any = None
     high: Any = None
     null_count: int | None = None
     value_count: int | None = None
-    """With nulls and NaN."""
+    """Number of values, nulls and NaN included."""
     nan_count: int | None = None
 
 
@@ -34,16 +34,16 @@ class ScanFile:
     location: str
     size_bytes: int
     num_rows: int
-    """Without regard to deletes, and to rows whose keys other files have too."""
+    """Rows stored in the file, without regard to deletes, and to keys that other files have too."""
     bucket: int | None
-    """None where the file's partition does not say it."""
+    """None if the file's partition does not determine it."""
     row_group_starts: tuple[int, ...] = ()
     """Byte positions of its row groups, as far as they are known."""
     position_deletes: tuple[str, ...] = ()
     partition: Mapping[str, Any] = field(default_factory=dict)
-    """Column → the value that all rows have, for the partition columns."""
+    """Partition column → the value of all rows."""
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
-    """For the columns that were asked for, as far as they are known."""
+    """Statistics of the columns that were asked for, as far as they are known."""
     column_bytes: Mapping[str, int] = field(default_factory=dict)
     merge: MergedFiles | None = None
     """See `LakeSplit.merge`; statistics and partition are those of all of the files."""
@@ -52,11 +52,11 @@ class ScanFile:
 
     @property
     def has_rows_as_stored(self) -> bool:
-        """Whether all rows that are stored are there, and none else."""
+        """Whether exactly the stored rows count, none deleted or merged."""
         return not self.position_deletes and self.merge is None
 
     def splits(self) -> list[LakeSplit]:
-        """The file as work for readers of ours, in parts of whole row groups where it is large."""
+        """Return the file as splits for the package's readers, in parts of whole row groups if it is large."""
         parts = row_group_parts(self.size_bytes, self.row_group_starts)
         if parts is None:
             deletes, names = self.position_deletes, self.field_names
@@ -78,7 +78,7 @@ class ScanFile:
 
 
 def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[int, int], int]] | None:
-    """Row groups ``[first, last)`` with their bytes, about a target size each; None for a file of one part."""
+    """Return row groups ``[first, last)`` with their bytes, about a target size each; None for a file of one part."""
     if size_bytes <= SPLIT_BYTES_TARGET * 3 // 2 or len(starts) < 2:
         return None
     ends = [*starts[1:], size_bytes]
@@ -94,7 +94,7 @@ def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[
 
 @dataclass(frozen=True, slots=True)
 class LakeScan:
-    """One consistent read of the lake table: its files, and where the columns are in them."""
+    """One consistent read of the lake table: its files, and the columns in them."""
 
     snapshot: LakeSnapshot
     projection: LakeProjection

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.log.commits.anchors import HistoryMark
 
 COMMIT_USER = "__streamhouse_lake_tiering"
-"""``commit-user`` of our snapshots, and the name of the tag that keeps the newest of them from being expired."""
+"""``commit-user`` of the package's snapshots, and the name of the tag that keeps the newest of them from being
+expired."""
 
 NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 
@@ -30,8 +31,8 @@ Filter: TypeAlias = "pc.Expression | None"
 class LakeSnapshot:
     """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the last truncation that the lake knows of; empty where there was none. Rows of
-    partitions that were dropped are not there; ``dropped_rows`` counts them.
+    ``starts`` are the offsets of the last truncation that the lake knows of; empty without one. Rows of dropped
+    partitions are absent; ``dropped_rows`` counts them.
     """
 
     id: int
@@ -65,18 +66,18 @@ class LakeFile(Portable):
     deletes: DeletedRows | None = None
     """None for a data file."""
     keys: KeyRange | None = None
-    """In a lake whose readers merge by key, what they have to know of the file."""
+    """The key range that readers need in a lake that merges by key."""
 
     @property
     def num_left(self) -> int:
-        """Rows that are there afterwards because of this file."""
+        """Net number of rows that the file adds."""
         if self.deletes is not None:
             return 0
         return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
 
 
 FieldNames = tuple[tuple[int, str], ...]
-"""Field id and name of columns."""
+"""Field ids and names of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +93,25 @@ class LakeSplit(Portable):
     position_deletes: tuple[str, ...] = ()
     """Files that name deleted rows by position. Only other engines write them into log tables."""
     bucket: int | None = None
-    """None where the file's partition does not say it."""
+    """None if the file's partition does not determine it."""
     merge: MergedFiles | None = None
     """Files that are read as one, because they have keys in common or deletions; ``location`` is that of the first.
 
     Bytes and rows are those of all of them, so that the rows are as many at most."""
     field_names: FieldNames = ()
-    """What the columns are called in a file without field ids that was written when they had other names."""
+    """Names of the columns in a file without field ids that was written under other names."""
 
     @property
     def is_plain(self) -> bool:
-        """The whole file and nothing but the file: an engine may read it with its own Parquet reader."""
+        """Whether the split is a whole file without deletions or conversions: an engine may read it with its own
+        Parquet reader.
+        """
         return self.row_groups is None and not self.position_deletes and self.merge is None
 
 
 @dataclass(frozen=True, slots=True)
 class LakeProjection(Portable):
-    """The columns to read and where they are in the files: by field id, by name where a file has no ids.
+    """The columns to read and their identity in the files: by field id, by name where a file has no ids.
 
     ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
     does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
@@ -126,7 +129,7 @@ class MergedFile:
     size_bytes: int
     num_rows: int
     field_names: FieldNames = ()
-    """As `LakeSplit.field_names`."""
+    """See `LakeSplit.field_names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,8 @@ class MergedFiles(Portable):
 
     files: tuple[MergedFile, ...]
     by: LakeProjection
-    """The columns of the key in its order, then the number by which the newest row of a key is told, then the kind of
-    the change (see `streamhouse_spark.keys.change_type.ChangeType`)."""
+    """The columns of the key in its order, then the number that tells the newest row of a key, then the kind of the
+    change (see `streamhouse_spark.keys.change_type.ChangeType`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +157,11 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext(Portable):
-    """All that a task needs to write data files of the table. ``lake`` is the format's own part, in JSON."""
+    """The context of a task that writes data files of the table. ``lake`` is the format's own part, in JSON."""
 
     table_uuid: str
     schema: TableSchema
-    """The table's schema: what the log's batches have."""
+    """The table's schema, that of the log's batches."""
     target_file_bytes: int
     lake: Mapping[str, Any]
     primary_key: tuple[str, ...] = ()
@@ -166,7 +169,7 @@ class WriteContext(Portable):
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """Where the key's columns stand in the schema."""
+        """Indexes of the key's columns in the schema."""
         return tuple(self.schema.names.index(name) for name in self.primary_key)
 
 
@@ -177,19 +180,19 @@ class CompactReport:
     rows: int = 0
     snapshot: LakeSnapshot | None = None
     healed_rows: int = 0
-    """With a primary key, rows that went because another engine had added more than one of their key."""
+    """With a primary key, removed duplicates: rows beyond one of their key, which another engine had added."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeDropReport:
     files: int = 0
-    """Data files that went."""
+    """Dropped data files."""
     rows: int = 0
-    """Rows that went with them."""
+    """Rows of the dropped files."""
     kept_rows: int = 0
     """Rows of these files that were appended later, and were written again."""
     snapshot: LakeSnapshot | None = None
-    """The snapshot without them; None where there was nothing to drop, or nothing was to be changed."""
+    """The snapshot without them; None if there was nothing to drop, or for a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,5 +202,5 @@ class ExpireReport:
 
 
 def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """Buckets that a mapping leaves out are at 0."""
+    """Whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
     return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})

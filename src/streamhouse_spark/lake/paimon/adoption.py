@@ -1,10 +1,10 @@
-"""A Paimon table with rows becomes the lake of a new table: what it has to be, and the claim that makes it so.
+"""Adoption of a Paimon table with rows as the lake of a new table: its requirements, and the claim.
 
-The claim is two files. The next schema's file, by put-if-absent, says whose the lake is, which column is which field,
-and what Paimon took for granted: buckets and merge engine. **Commit point** of the claim: the snapshot's file, of the
-same data files, which says up to which offsets it holds the table. It is refused where the lake has another snapshot
-than the one that was examined, another schema than the claim's, or another owner. An empty snapshot above it keeps
-writers that rename from taking its place. A crash in between leaves a lake that a table without a name has claimed.
+The claim is two files. The next schema's file, by put-if-absent, has the lake's owner, the map of columns, and Paimon's
+defaults as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot's file, of the same
+data files, which has the offsets up to which it holds the table. It is refused if the lake has another snapshot than
+the examined one, another schema than the claim's, or another owner. An empty snapshot above it keeps writers that
+rename from taking its place. A crash in between leaves a lake that a table without a name has claimed.
 
 Sequence numbers of the rows need nothing that is stored: each round begins behind the largest that is live
 (`paimon_keyed.sequence_shifts`).
@@ -46,15 +46,15 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 _KEPT_BY_RELEASE = "write-only"
-"""The option that a claim sets for as long as it holds: other writers do not compact, so that files keep offsets."""
+"""The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
 
 SEQUENCE_MAX = 1 << 62
-"""Rows that are tiered later take numbers behind the largest, of 64 bits."""
+"""Largest sequence number of a table to adopt: rows that are tiered later take numbers behind it, of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaimonAdoption:
-    """See `LakeAdoption`."""
+    """The `LakeAdoption` of Paimon."""
 
     storage: Storage
     settings: Mapping[str, str]
@@ -97,7 +97,7 @@ class PaimonAdoption:
         )
 
     def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
-        """Paimon's merge tree is by its own key."""
+        """Require that the key is Paimon's own, by which its merge tree is sorted."""
         if key != examined.key:
             has = f"the primary key {', '.join(examined.key)}" if examined.key else "no primary key"
             raise LakeMismatchError(
@@ -106,7 +106,9 @@ class PaimonAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
-        """Refuses rows of which two have one sequence number, and rows in another bucket than their key's."""
+        """Read the rows by bucket. Refuses rows of which two have one sequence number, and rows in another bucket than
+        their key's.
+        """
         place = self._place(spec)
         table = place.require()
         _require_as_examined(table, examined)
@@ -134,11 +136,11 @@ class PaimonAdoption:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """See the module."""
+        """Claim the lake table, see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         claimed = _put_claim(place, examined)
-        # Whoever expires snapshots keeps those that hold offsets.
+        # An engine that expires snapshots keeps those that hold offsets.
         place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:
@@ -154,7 +156,9 @@ class PaimonAdoption:
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
-        """**Commit point:** the next schema's file, without the owner. What kept snapshots goes before it."""
+        """Give up the lake table. **Commit point:** the next schema's file, without the owner. The tag and consumer
+        that kept snapshots go before it.
+        """
         place = self._place(spec)
         place.require_home("releasing the lake table")
         table = place.find()
@@ -175,7 +179,7 @@ class PaimonAdoption:
 
 
 def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
-    """What the lake table would have to be, were it made for a table with its columns."""
+    """Return the spec that the lake table would have if it were made for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
         "",
@@ -225,7 +229,7 @@ def _layout_words(lake: PaimonSchema) -> tuple[str, ...]:
 
 
 def _version(snapshot: Snapshot | None) -> str | None:
-    """Manifest lists have names that are never used again."""
+    """Return the snapshot's manifest list. Names of manifest lists are never used again."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
@@ -243,7 +247,7 @@ def _changed_meanwhile(location: str) -> CommitConflictError:
 
 
 def _put_claim(place: PaimonPlace, examined: Adoptable) -> PaimonSchema:
-    """The schema that says whose the lake is, durable when this returns. Raises `CommitConflictError`."""
+    """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
     _require_as_examined(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
@@ -271,7 +275,7 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
 
 
 def _before_claim(table: PaimonTable) -> PaimonSchema:
-    """The newest schema from when the lake was nobody's."""
+    """Return the newest schema from before the claim."""
     free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
     return table.schemas[max(free, default=0)]
 
@@ -286,7 +290,7 @@ def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> 
 
 
 def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, rows: pa.Table) -> None:
-    """A row that lies elsewhere than its key says would be there twice once it changes."""
+    """Refuse a row in another bucket than its key's: it would have a double once it changes."""
     if not spec.bucket_key or not rows.num_rows:
         return
     found = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")

@@ -1,9 +1,9 @@
-"""Snapshots of our own: manifests made by Paimon's classes, validated on every attempt, committed by put-if-absent.
+"""Snapshots of the package: manifests made by Paimon's classes, validated on every attempt, committed by put-if-absent.
 
 An attempt loads the newest state, validates against exactly that, writes manifests on top of it, and puts the snapshot
 of the next number. So nothing can come between the validation and the commit: not on the first attempt, and not on a
 retry. The snapshot carries the uuid of the commit, so that an outcome which the storage cannot tell is looked up. No
-error path deletes a file: what was written for a lost attempt is named by nobody.
+error path deletes a file: files of a lost attempt are named by nobody.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
 REMOVED_SHARE_MIN = 0.1
-"""Of the files that large manifests name; once so many are gone, the large ones are written again without them."""
+"""Share of removed files among those that large manifests name, from which on the large ones are rewritten without
+them."""
 NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
 """Rounds planned before this store time may not commit, cleaning may have taken their files."""
 SNAPSHOT_VERSION = 3
@@ -44,35 +45,37 @@ SNAPSHOT_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit does to the newest snapshot, whatever that is by then."""
+    """A change of the newest snapshot, whatever that is by the commit."""
 
     added: Sequence[LakeFile] = ()
     removes_all: bool = False
-    """All data files go that the table has when the change is made."""
+    """Whether all data files go that the table has when the change is made."""
     removed: Sequence[ManifestEntry] = ()
-    """Data files that go; where one of them has gone before, the change is refused."""
+    """Data files that go; if one of them has gone before, the change is refused."""
     is_overwrite: bool = False
-    """Rows go, with the files that are removed."""
+    """Whether rows go, with the removed files."""
     is_compaction: bool = False
-    """The same rows in other files: nothing is new to who reads changes."""
+    """Whether the change has the same rows in other files: nothing is new to readers of changes."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 Validation = Callable[[PaimonTable], Change]
-"""Checks that the change may be made on this state, and says what it is. Raises what keeps it from being made."""
+"""Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
 
 
 def files_not_before_ms(place: PaimonPlace, snapshot: Snapshot | None) -> int:
-    """What the nearest snapshot of ours says, as each of them repeats it; 0 where no file was ever cleaned up."""
+    """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
+    ever cleaned up.
+    """
     own = place.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
 def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
-    """Make the change in one snapshot, on whatever is newest by then.
+    """Make the change in one snapshot, on the newest one by then.
 
-    Raises what ``validate`` raises, `CommitConflictError` when others win too often or one of them took the snapshot's
-    place by renaming, `CommitStateUnknownError`, or `StorageError` where nothing happened.
+    Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
+    place by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
     """
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
@@ -97,7 +100,7 @@ def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
 
 
 def _require_overtaken(place: PaimonPlace, table: PaimonTable, error: SnapshotExpiredError) -> None:
-    """Metadata of the snapshot that was built on is gone: right only where another has taken its place since."""
+    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
     newest = place.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
@@ -123,7 +126,7 @@ class _SnapshotBuilder:
         self._lists = ManifestListManager(store)
 
     def build(self) -> tuple[Snapshot, dict[str, bytes]]:
-        """The snapshot, and location → bytes of the files that it names, which are to be stored before it."""
+        """Return the snapshot, and location → bytes of the files that it names, which are to be stored before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
             changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
@@ -190,7 +193,7 @@ class _SnapshotBuilder:
         )
 
     def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
-        """Small manifests become one once they are many, without the files that were added and removed among them.
+        """Join small manifests once they are many, without the files that were added and removed among them.
 
         So a commit reads and writes as much after many rounds as after few: a list of at most this many small
         manifests, and now and then the files that they name.
@@ -213,11 +216,11 @@ class _SnapshotBuilder:
 
 
 _APPENDED, _COMPACTED = 0, 1
-"""What Paimon calls the source of a file."""
+"""Paimon's codes of the source of a file."""
 
 
 def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int, source: int) -> DataFileMeta:
-    """Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
+    """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
     is_canonical = file.location == shape.canonical(file.partition, file.bucket, name)
     low, high, nulls = (file.columns[what] for what in ("lower_bounds", "upper_bounds", "null_counts"))

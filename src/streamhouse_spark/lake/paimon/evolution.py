@@ -1,9 +1,10 @@
-"""Bringing a Paimon table's columns up to the streamhouse table's: added, renamed, dropped, widened, commented.
+"""Bringing a Paimon table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
+commenting.
 
-Files that are there stay as they are: each names the schema that it was written with, and columns are found in it by
-field id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file,
-with the fields and the map of columns. It is repeated until it is there, before the next round commits. A round that
-was planned before the change is refused by the commit's own validation, and planned again.
+Existing files stay as they are: each names the schema that it was written with, and columns are found in it by field
+id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file, with
+the fields and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
+planned before the change is refused by the commit's own validation, and planned again.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from streamhouse_spark.schema.evolution import is_widening
 from streamhouse_spark.schema.table_schema import Column, canonical_type
 
 _LIST_OPTIONS = ("bucket-key",)
-"""Options of ours that are lists of columns."""
+"""Options of the package that are lists of columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """What the lake's schema has to be."""
+    """The required schema of the lake."""
 
     schema: PaimonSchema
-    """The lake's own where nothing is to be changed."""
+    """The lake's own schema if nothing is to be changed."""
     differences: tuple[str, ...]
-    """What another engine did to columns that keeps the lake from being brought up."""
+    """Changes by another engine that keep the lake from being brought up."""
 
 
 def paimon_columns(lake: PaimonSchema, spec: LakeTableSpec) -> ColumnMap:
-    """The map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
+    """Return the map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
     return column_map.column_map(lake.options, _named(lake), spec, where=spec.location)
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
-    """See `column_map.require_brought_up`; ``lake`` is the newest schema."""
+    """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
     column_map.require_brought_up(paimon_columns(lake, spec), _named(lake), spec, where=spec.location)
 
 
@@ -94,12 +95,12 @@ def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: 
 
 
 def _as_column(field: DataField, column: Column) -> DataField:
-    """The field with the column's name and comment, and with its type where that is a wider one."""
+    """Return the field with the column's name and comment, and with its type if that is a wider one."""
     field = _commented(field, column)
     kind = field.type
     try:
         before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column=field.name)
-    except (SchemaMismatchError, ValueError):  # another engine's; what does not fit is said later
+    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
         before = column.type
     if is_widening(before, column.type):
         kind = paimon_type(column.type, itertools.count(), nullable=kind.nullable)
@@ -117,6 +118,8 @@ def _named(lake: PaimonSchema) -> list[tuple[int, str]]:
 
 
 def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
-    """Also of fields that were dropped, should another engine have counted only those that are left."""
+    """Return the highest field id, dropped fields included, in case another engine has counted only the
+    remaining ones.
+    """
     counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
     return max([counted, *(field.id for field in mapped)])

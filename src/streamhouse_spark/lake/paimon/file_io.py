@@ -1,7 +1,7 @@
-"""pypaimon's `FileIO` over the warehouse's `Storage`, and what its decoders raise as errors to act on.
+"""pypaimon's `FileIO` over the warehouse's `Storage`, and its decoders' errors as errors of the package.
 
-Paimon's own classes read metadata through it. What they write stays in memory: the commit stores it, durably and before
-it names it.
+Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them, durably and
+before it names them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
     def __init__(self, files: StorageFiles) -> None:
         self.files = files
         self.written: dict[str, bytes] = {}
-        """Location → what was written there."""
+        """Location → bytes written there."""
         self.sizes: dict[str, int] = {}
-        """Location → how many bytes a metadata file has, by the one that names it."""
+        """Location → bytes of a metadata file, by the file that names it."""
 
     def new_input_stream(self, path: str) -> io.BytesIO:
         if path in self.written:
@@ -78,7 +78,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """The part of Arrow's ``FileInfo`` that pypaimon looks at."""
+    """The part of Arrow's ``FileInfo`` that pypaimon reads."""
 
     path: str
     type: Any
@@ -113,7 +113,7 @@ class _Kept(io.BytesIO):
 
 @contextmanager
 def paimon_metadata(location: str) -> Iterator[None]:
-    """Around decoding metadata: what pypaimon raises on damaged or vanished files becomes an error to act on."""
+    """Wrap decoding of metadata: pypaimon's errors on damaged or vanished files become errors of the package."""
     try:
         yield
     except StreamhouseError:
@@ -123,7 +123,7 @@ def paimon_metadata(location: str) -> Iterator[None]:
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
-    except Exception as error:  # whatever a decoder raises on bytes that are not what they should be
+    except Exception as error:  # any error of a decoder on damaged bytes
         file = file_of(error, _location, "its metadata")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "

@@ -1,4 +1,6 @@
-"""What a task knows of the Paimon table that it writes data files for, and Paimon's binary form of single values."""
+"""The facts of the Paimon table that a task needs to write data files for it, and Paimon's binary form of single
+values.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,17 @@ TEXT_STATISTICS_CHARS_MAX = 16
 
 @dataclass(frozen=True)
 class PaimonShape:
-    """What a task knows of the Paimon table. Shipped as JSON; shared by all files of a round."""
+    """The facts of the Paimon table that a task needs. Shipped as JSON; shared by all files of a round."""
 
     schema: PaimonSchema
     data_location: str
-    """Of the table; its data files lie below."""
+    """Location of the table; its data files lie below."""
     planned_ms: int = 0
-    """When the round began, by the store's clock."""
+    """Store time at which the round began."""
     planned_on: str | None = None
-    """The manifest list of the snapshot that the round was planned on, whose name is that of no other."""
+    """The manifest list of the snapshot that the round was planned on; its name is unique."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
-    """With a primary key, see `streamhouse_spark.lake.paimon.upsert.sequence_shifts`."""
+    """Shifts of a table with a primary key, see `streamhouse_spark.lake.paimon.upsert.sequence_shifts`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,31 +95,32 @@ class PaimonShape:
         return int(self.schema.options["bucket"])
 
     def bucket_of(self, bucket: int) -> int:
-        """Paimon's bucket of the rows of a bucket of the log."""
+        """Return Paimon's bucket of the rows of a bucket of the log."""
         return 0 if self.num_buckets == UNAWARE_BUCKETS else bucket
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
-        """Paimon's own place, or a shorter one beside it where a value is longer than names of folders can be."""
+        """Return Paimon's own folder, or a shorter one beside it if a value is longer than names of folders can be."""
         inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
         return "/".join([self.data_location, *(_shortened(part) for part in inside.split("/"))])
 
     def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
-        """Where readers look for a file of which the manifest says nothing but its name."""
+        """Return the location in which readers look for a file that the manifest gives only a name."""
         values = tuple(row.values[0] for row in self.partition(key))
         found: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
         return found
 
     def partition(self, key: PartitionKey) -> list[GenericRow]:
-        """Each value of a partition as a row of its own."""
+        """Return each value of a partition as a row of its own."""
         return [
             GenericRow([decoded(value, field)], [field])
             for value, field in zip(key, self.partition_fields, strict=True)
         ]
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
-        """Bounds and null counts of the columns of which all row groups say them, and which Paimon's readers can use.
+        """Return bounds and null counts of the columns that all row groups have them for, and that Paimon's readers can
+        use.
 
-        Columns of floating point are left out, because their bounds say nothing of NaN.
+        Columns of floating point are left out, because their bounds do not cover NaN.
         """
         found: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
         by_name = {field.name: field for field in self.schema.fields}
@@ -140,7 +143,7 @@ class PaimonShape:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """See `PartitionPart`."""
+    """The `PartitionPart` of Paimon."""
 
     field: DataField
 
@@ -157,7 +160,7 @@ class _Part:
 
 
 def encoded(value: Any, field: DataField) -> bytes | None:
-    """Paimon's binary row of one field; None for null."""
+    """Return Paimon's binary row of one field; None for null."""
     if value is None:
         return None
     data: bytes = GenericRowSerializer.to_bytes(GenericRow([value], [field]))
@@ -173,7 +176,7 @@ def _shortened(part: str) -> str:
 
 
 def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any, Any, int] | None:
-    """Lowest and highest value and number of nulls of a column; None where the file does not say them all."""
+    """Return lowest and highest value and number of nulls of a column; None if the file does not have them all."""
     if not str(field.type).startswith(("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP", "STRING")):
         return None
     lows, highs, null_count = [], [], 0
@@ -202,7 +205,7 @@ def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any,
 
 
 def _text_above(text: str) -> str | None:
-    """A text of a few characters that is not below this one; None where there is none."""
+    """Return a text of a few characters that is not below this one; None if there is none."""
     if len(text) <= TEXT_STATISTICS_CHARS_MAX:
         return text
     kept = text[:TEXT_STATISTICS_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""How a Paimon table that another engine made keeps its rows, and whether ours can be added in the same way."""
+"""The layout of a Paimon table that another engine made, and the conditions for adding files in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.lake.spec import LakeTableSpec
 
 _POSTPONED_BUCKETS = -2
 _EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
-"""Option → its default, which alone is read and written here."""
+"""Option → its default, the only value that is read and written here."""
 _REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
@@ -22,7 +22,7 @@ class Layout:
     bucket: int
     """Paimon's own number."""
     bucket_key: tuple[str, ...]
-    """Empty where a row's bucket is not told by its columns."""
+    """Empty if the columns of a row do not determine its bucket."""
     problems: tuple[str, ...]
 
     @property
@@ -31,7 +31,9 @@ class Layout:
 
 
 def layout_of(lake: PaimonSchema) -> Layout:
-    """Without ``bucket-key`` the buckets of a table with a primary key are those of the key within a partition."""
+    """Return the layout. Without ``bucket-key`` the buckets of a table with a primary key are those of the key within a
+    partition.
+    """
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
     said = lake.options.get("bucket-key", "")
@@ -64,7 +66,7 @@ def _unfit_keyed(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
 
 
 def unfit_options(lake: PaimonSchema) -> list[str]:
-    """Options beside those of `paimon_schema.differences` by which rows would be elsewhere or others."""
+    """Return the options, beside those of `paimon_schema.differences`, by which rows would be elsewhere or others."""
     found = [
         f"option {name} is {lake.options[name]}, expected {expected}"
         for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
@@ -80,7 +82,7 @@ def unfit_options(lake: PaimonSchema) -> list[str]:
 
 
 def claimed_options(lake: PaimonSchema, spec: LakeTableSpec, *, write_only: bool) -> dict[str, str]:
-    """The table's options with what Paimon takes for granted said, and without what an older owner said."""
+    """Return the table's options with Paimon's defaults made explicit, and without those of an older owner."""
     kept = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
     own = {**bucket_options(spec), **(KEYED_OPTIONS if spec.primary_key else {})}
     return {**kept, **own, **({"write-only": "true"} if write_only else {})}

@@ -1,4 +1,4 @@
-"""Where the Paimon table of one streamhouse table is, and whose it is: created, adopted, opened, dropped."""
+"""Location and ownership of the Paimon table of one streamhouse table: created, adopted, opened, dropped."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class PaimonTable:
 
     location: str
     schemas: Mapping[int, PaimonSchema]
-    """All that it ever had, by id."""
+    """All schemas that it ever had, by id."""
     snapshot: Snapshot | None
-    """The newest."""
+    """The newest snapshot."""
 
     @property
     def schema(self) -> PaimonSchema:
-        """The current one."""
+        """The current schema."""
         return self.schemas[max(self.schemas)]
 
     @property
@@ -56,7 +56,7 @@ class PaimonTable:
         return found
 
     def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
-        """The schema that was current when the snapshot was made. Raises `CorruptDataError`."""
+        """Return the schema that was current when the snapshot was made. Raises `CorruptDataError`."""
         schema = self.schemas.get(snapshot.schema_id)
         if schema is None:
             raise CorruptDataError(
@@ -67,7 +67,7 @@ class PaimonTable:
         return schema
 
     def store(self, files: PaimonFiles) -> FileStoreTable:
-        """Paimon's own table, for its readers and writers of metadata."""
+        """Return Paimon's own table, for its readers and writers of metadata."""
         return store_of(self.schema, self.location, files)
 
 
@@ -76,7 +76,7 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
 
 
 class PaimonPlace:
-    """The place of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ class PaimonPlace:
         self._home = Home(storage)
 
     def require_home(self, doing: str) -> None:
-        """Before anything of the lake is written or deleted. Raises `WarehouseMovedError`."""
+        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
+        `WarehouseMovedError`.
+        """
         self._home.require(f"{doing} of {self.spec.path}")
 
     @property
@@ -103,7 +105,7 @@ class PaimonPlace:
         return self.files.location_of(self.spec.location)
 
     def with_spec(self, spec: LakeTableSpec) -> PaimonPlace:
-        """The same place, for the table as it is with other columns."""
+        """Return the same location for the table with other columns."""
         place = PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
         place._home = self._home
         return place
@@ -116,14 +118,14 @@ class PaimonPlace:
         return True
 
     def find(self) -> PaimonTable | None:
-        """The newest state, or None where there is no lake table (yet). Raises `CorruptDataError`."""
+        """Return the newest state, or None if there is no lake table (yet). Raises `CorruptDataError`."""
         schemas: dict[int, PaimonSchema] = {}
         while (schema := self._read_schema(len(schemas))) is not None:
             schemas[schema.id] = schema
         return PaimonTable(self.location, schemas, self.snapshots.newest()) if schemas else None
 
     def require(self) -> PaimonTable:
-        """`find`, where the table has to be. Raises `LakeMismatchError`."""
+        """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
         table = self.find()
         if table is None:
             raise LakeMismatchError(
@@ -132,12 +134,14 @@ class PaimonPlace:
         return table
 
     def create_or_adopt(self) -> None:
-        """**Commit point:** put-if-absent of the schema's file, of the first one or of one with other columns."""
+        """Create or fit the table. **Commit point:** put-if-absent of the schema's file, of the first one or of one
+        with other columns.
+        """
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
                 self._require_free()
-                # Before there is anything to expire: whoever expires snapshots keeps those that hold offsets.
+                # Before there is anything to expire: an engine that expires snapshots keeps those that hold offsets.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
@@ -156,7 +160,7 @@ class PaimonPlace:
         )
 
     def bring_up(self) -> None:
-        """Give the lake table the columns of the table, before its files are written again; where there is one."""
+        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
             return
@@ -165,7 +169,8 @@ class PaimonPlace:
             self.create_or_adopt()
 
     def drop(self, *, purge: bool) -> None:
-        """Only if it is this table's. Whose it is, is deleted last, so that a drop that failed can be repeated.
+        """Drop the lake table, only if it is this table's. Its owner's mark is deleted last, so that a failed drop can
+        be repeated.
 
         Without ``purge`` only the schemas go: then there is no table, and its files stay.
         """
@@ -181,7 +186,7 @@ class PaimonPlace:
             self.storage.delete(key)
 
     def require_owner(self, table: PaimonTable) -> None:
-        """Raises `LakeMismatchError` when the lake table is not this table's."""
+        """Raise `LakeMismatchError` if the lake table is not this table's."""
         owner = table.owner
         if owner != self.spec.table_uuid:
             raise LakeMismatchError(

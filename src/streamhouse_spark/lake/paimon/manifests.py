@@ -1,4 +1,4 @@
-"""What the manifests of a Paimon snapshot say: the data files that are live, and where they are."""
+"""The entries of a Paimon snapshot's manifests: the live data files, and their locations."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class MetadataReader:
         return found
 
     def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """The data files of a snapshot, with their statistics. Raises `LakeMismatchError` for what is not read here."""
+        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for unreadable
+        kinds.
+        """
         chosen, manifests = self._chosen, self.manifests(snapshot)
         entries = self.left([m for m in manifests if chosen is None or chosen.may_be_in(m)])
         for entry in entries:
@@ -73,7 +75,7 @@ class MetadataReader:
         return entries
 
     def left(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
-        """What these manifests say when they are taken together. No file is added again once it was removed."""
+        """Return the files that remain of these manifests together. No file is added again once it was removed."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
         for entries in self.all_entries(manifests):
@@ -83,7 +85,7 @@ class MetadataReader:
         return [*left, *(entry for key, entry in removed.items() if key not in added)]
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
-        """The entries of each manifest, in their order."""
+        """Return the entries of each manifest, in their order."""
         return in_parallel(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:
@@ -106,7 +108,7 @@ class MetadataReader:
 
 
 def external_location(files: StorageFiles, table_location: str, external_path: str) -> str:
-    """Where a file lies that says its own path: below the table also where the warehouse was moved since."""
+    """Return the location of a file with a path of its own: below the table also after the warehouse was moved."""
     if files.holds(external_path):
         return external_path
     _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
@@ -114,7 +116,7 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
 
 
 def live_entries(place: PaimonPlace, table: PaimonTable) -> list[ManifestEntry]:
-    """The data files of the newest snapshot of a state."""
+    """Return the data files of the newest snapshot of a state."""
     return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
 
 

@@ -1,7 +1,7 @@
 """Data files of a Paimon table with a primary key: rows sorted by key, each with its sequence number and kind.
 
-Such a file is one of a sorted run of Paimon's merge tree: beside the table's columns it has the key's once more, and
-says which row of a key is the newest. Of a round it has level 0: other files may have its keys too.
+Such a file is one of a sorted run of Paimon's merge tree: beside the table's columns it has the key's once more, and a
+number that tells the newest row of a key. A round writes level 0: other files may have its keys too.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ KEY_PREFIX: Final = "_KEY_"
 SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
 KIND: Final = SpecialFields.VALUE_KIND
 LEVEL_MAX: Final = 5
-"""Of files that are merged with all others: with Paimon's default of six levels it is the last one."""
+"""Level of files that are merged with all others: with Paimon's default of six levels it is the last one."""
 _COMPACTED: Final = 1
 """``file_source`` of a file that compaction made."""
 
 
 def key_fields(schema: PaimonSchema) -> list[DataField]:
-    """The columns that tell rows of one partition apart, in the order of the key."""
+    """Return the columns that tell rows of one partition apart, in the order of the key."""
     by_name = {field.name: field for field in schema.fields}
     return [by_name[name] for name in schema.primary_keys if name not in schema.partition_keys]
 
 
 def merged_by(key: LakeProjection) -> LakeProjection:
-    """`MergedFiles.by` for a projection of the key's columns."""
+    """Return `MergedFiles.by` for a projection of the key's columns."""
     own = (Column(SEQUENCE.id, SEQUENCE.name, pa.int64(), False), Column(KIND.id, KIND.name, pa.int8(), False))
     return LakeProjection(
         TableSchema((*key.schema.columns, *own)),
@@ -62,7 +62,7 @@ def merged_by(key: LakeProjection) -> LakeProjection:
 
 @dataclass(frozen=True)
 class KeyValueShape(PaimonShape):
-    """As `PaimonShape`, of files as the merge tree has them."""
+    """The `PaimonShape` of files of the merge tree."""
 
     @cached_property
     def key_fields(self) -> list[DataField]:
@@ -90,8 +90,8 @@ def write_key_values(
     """Write rows of one bucket, durable when this returns.
 
     ``batches`` have the table's columns, then the sequence number and the kind; over all of them the keys of a
-    partition ascend, each once. ``offsets`` are those that the rows come from. Memory is bounded by a batch and a row
-    group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
+    partition ascend, each once. ``offsets`` are those of the changes behind the rows. Memory is bounded by a batch and
+    a row group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
     """
     splitter: Splitter | None = None
     written: list[LakeFile] = []
@@ -168,7 +168,7 @@ class _Run:
 
 
 class _Seen:
-    """What is to be said of the rows of a file."""
+    """Facts of the rows of a file, collected while they are written."""
 
     def __init__(self, shape: KeyValueShape) -> None:
         self._fields = shape.key_fields
@@ -208,7 +208,7 @@ class _Seen:
 
 
 def _wider(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Bounds of the values of both."""
+    """Return bounds of the values of both."""
     low = pc.min(pa.array([one[0], other[0]], one[0].type)) if one[0] != other[0] else one[0]
     high = pc.max(pa.array([one[1], other[1]], one[1].type)) if one[1] != other[1] else one[1]
     return low, high
@@ -227,7 +227,7 @@ def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
 
 
 def described_by_keys(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
-    """Paimon's description of a file, with what the merge tree has to know."""
+    """Return Paimon's description of a file, with the facts for the merge tree."""
     fields = key_fields(schema)
 
     def row(values: Sequence[bytes]) -> GenericRow:
@@ -247,7 +247,7 @@ def described_by_keys(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) 
 
 
 def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows as `write_key_values` takes them."""
+    """Return the rows in the form that `write_key_values` takes."""
     kinds = np.where(deleted, np.int8(ChangeType.DELETE), np.int8(ChangeType.INSERT))
     with_numbers = rows.append_column(_own_field(SEQUENCE, pa.int64()), pa.array(sequences))
     return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))

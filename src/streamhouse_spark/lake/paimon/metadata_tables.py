@@ -1,4 +1,4 @@
-"""The metadata tables of a Paimon table, as pypaimon names them, in types that Spark has."""
+"""The metadata tables of a Paimon table, under pypaimon's names, in types that Spark has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA_TABLES: Final = (
 
 
 def metadata_table(place: PaimonPlace, table: PaimonTable, name: str) -> pa.Table:
-    """Raises `InvalidNameError` naming what exists."""
+    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

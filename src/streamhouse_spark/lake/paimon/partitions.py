@@ -1,4 +1,4 @@
-"""Which partitions of a Paimon table can hold rows of a filter: so manifests are left unread, and entries undecoded."""
+"""Find the partitions of a Paimon table that can hold rows of a filter, to leave manifests of others unread."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What Paimon's own writers can do to our snapshots, and what is safe all the same.
+"""Races of Paimon's own writers against the package's snapshots, and the guarantees in spite of them.
 
 They commit by renaming a file to the snapshot's number, after a look whether there is one. A writer that sleeps between
-the two takes the place of a snapshot that we put meanwhile, and its own lacks our rows. Ours never takes the place of
-another: put-if-absent does not overwrite. So the file of a number goes from ours to theirs at most, never back, and:
+the two replaces a snapshot that the package put meanwhile, and its own lacks these rows. The package's never replaces
+another: put-if-absent does not overwrite. So the file of a number changes from the package's to the writer's at most,
+never back, and:
 
-* **A snapshot of ours that has a successor cannot lose its rows.** Whoever commits above it planned on it; nobody who
-  plans now commits at its number or below the newest. What `settled` says is of such a snapshot, and the log is
+* **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
+  is planned now goes neither to its number nor below the newest. `settled` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).
@@ -30,7 +31,9 @@ from streamhouse_spark.lake.parquet.reader import owner_of
 
 
 def settled(place: PaimonPlace) -> LakeSnapshot | None:
-    """See `LakeTable.settled`. Commits an empty snapshot where the newest one holds rows that are not settled yet."""
+    """Return a durable snapshot as `LakeTable.settled` does. Commits an empty snapshot if the newest one holds rows
+    that are not durable yet.
+    """
     table = _owned(place)
     if table is None or table.snapshot is None:
         return None
@@ -46,11 +49,11 @@ def settled(place: PaimonPlace) -> LakeSnapshot | None:
 
 
 def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
-    """An empty snapshot above the one that was just made, or that itself where another has come above it.
+    """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
 
-    A stock writer that was slow could still rename its own snapshot over the newest one, and so undo it without any
-    trace in the offsets. What has a successor is safe: that was made of it. Raises `CommitConflictError` where the one
-    that was made is lost: do it again.
+    A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
+    in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
+    ``made`` is lost: do it again.
     """
 
     def stands() -> bool:
@@ -75,7 +78,7 @@ def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
 
 
 def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
-    """See `LakeTable.was_replaced`."""
+    """Decide as `LakeTable.was_replaced` does."""
     table = _owned(place)
     if table is None or table.snapshot is None:
         return False
@@ -92,13 +95,13 @@ def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """By its name. The file was written by one of our tables, for offsets that are not held."""
+    """Whether a file, by its name, is one of the package's for offsets beyond the held ones."""
     found = written_up_to(location)
     return found is not None and found[1] > offsets.get(found[0], 0)
 
 
 def _below(place: PaimonPlace, newest: Snapshot) -> LakeSnapshot | None:
-    """The nearest snapshot of ours that has a successor."""
+    """Return the nearest snapshot of the package that has a successor."""
     own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
     return described(place, own) if own is not None else None
 

@@ -1,4 +1,4 @@
-"""Which files of a Paimon table something still needs: the snapshots, and what tags and branches keep.
+"""The files of a Paimon table that something still needs: snapshots, tags and branches.
 
 Tags and branches can only be found by listing, by any engine. So can snapshots, but the newest ones are read one by
 one downwards, so that no listing that lags hides one of them.
@@ -23,7 +23,7 @@ from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
 
 
 def history(place: PaimonPlace, newest: Snapshot) -> list[Snapshot]:
-    """The snapshots that follow each other without a gap up to the newest one, oldest first."""
+    """Return the snapshots that follow each other without a gap up to the newest one, oldest first."""
     listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < newest.id]
     read = {s.id: s for s in in_parallel(place.snapshots.find, listed) if s is not None}
     found = [newest]
@@ -33,15 +33,15 @@ def history(place: PaimonPlace, newest: Snapshot) -> list[Snapshot]:
 
 
 def strays(place: PaimonPlace, oldest: Snapshot) -> list[Snapshot]:
-    """Snapshots below a gap: a writer that slept put them where older ones had been expired. They count for nothing."""
+    """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
     listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < oldest.id]
     return [s for s in in_parallel(place.snapshots.find, listed) if s is not None]
 
 
 def pinned(place: PaimonPlace) -> list[Snapshot]:
-    """What tags have, and branches with their tags.
+    """Return the snapshots of tags, and branches with their tags.
 
-    Raises `LakeMismatchError` where another engine keeps changelogs beyond their snapshots, which are not read here.
+    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
     """
     location, storage = place.spec.location, place.storage
     if storage.list_names(f"{location}/changelog/"):
@@ -67,7 +67,9 @@ class Reach:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Raises `CommitConflictError` where one of them was expired meanwhile, `CorruptDataError` for damage."""
+        """Return the needed files. Raises `CommitConflictError` if a snapshot was expired meanwhile, `CorruptDataError`
+        for damage.
+        """
         found: set[str] = set()
         for snapshot in snapshots:
             try:
@@ -77,7 +79,7 @@ class Reach:
         return found
 
     def left_of(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """What is still known of snapshots that nothing needs; of those whose metadata is gone already, nothing."""
+        """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
         found: set[str] = set()
         for snapshot in snapshots:
             try:
@@ -87,7 +89,7 @@ class Reach:
         return found
 
     def _of(self, snapshot: Snapshot) -> set[str]:
-        """The lists, manifests and live data files of a snapshot, and the files of its own changelog."""
+        """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
         manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
         lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
         names = [*filter(None, lists)]
@@ -118,7 +120,7 @@ class Reach:
 
 
 class _RememberingReader(MetadataReader):
-    """Snapshots share most of their manifests. Statistics of files are left out."""
+    """A reader that keeps manifests, because snapshots share most of them. Statistics of files are left out."""
 
     def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
         super().__init__(table, files)

@@ -1,10 +1,10 @@
-"""A Paimon table comes to lie where it was found.
+"""Relocation of a Paimon table to the location where it was found.
 
 Its metadata names files by their names, and a few by a path of their own: those of partitions whose names no folder can
 have. Manifests that hold such a path are written anew, under new names, with the lists that name them, and then each
 snapshot, tag and schema file that changes is replaced. **Commit point** of each of these files: its replacement, which
-is decided by what the file says, so that it can be interrupted and repeated; snapshots that were replaced and others
-are read alike.
+is decided by the file's content, so that it can be interrupted and repeated; replaced snapshots and others are read
+alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
 
 
 class PaimonRelocation:
-    """See `LakeRelocation`."""
+    """The `LakeRelocation` of Paimon."""
 
     def __init__(self, place: PaimonPlace) -> None:
         self._place = place
@@ -35,7 +35,9 @@ class PaimonRelocation:
         self._manifests: dict[str, tuple[str, int] | None] = {}
 
     def recorded_root(self) -> str | None:
-        """By the paths of files that say their own; where there are none, nothing names any place."""
+        """Return the recorded root from files with a path of their own; without such files nothing names any
+        location.
+        """
         for name in self._place.storage.list_names(f"{self._place.spec.location}/{MANIFEST_FOLDER}/"):
             if "list" in name or not name.startswith("manifest-"):
                 continue
@@ -76,7 +78,7 @@ class PaimonRelocation:
                 yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
 
     def _relocated(self, key: str, text: str) -> str:
-        """A snapshot or tag with manifest lists that name every file where it lies now."""
+        """Return a snapshot or tag with manifest lists that name every file at its present location."""
         if "/schema/" in key:
             return text
         try:
@@ -92,7 +94,7 @@ class PaimonRelocation:
         return text if changed == found else json.dumps(changed, indent=2)
 
     def _list(self, name: str) -> tuple[str, int] | None:
-        """The new list of manifests and its size; None where the old one names no path."""
+        """Return the new list of manifests and its size; None if the old one names no path."""
         file = self._read(name)
         records = []
         for record in file.records:
@@ -120,7 +122,7 @@ class PaimonRelocation:
         return {**record, "_FILE": {**record["_FILE"], "_EXTERNAL_PATH": (branch, moved)}}
 
     def _root_of(self, record: dict[str, Any]) -> str | None:
-        """The root of the warehouse in the file's own path, where that is another than the one that was opened."""
+        """Return the root of the warehouse in the file's own path, if it differs from the opened one."""
         _, path = record["_FILE"].get("_EXTERNAL_PATH") or (0, None)
         if not path:
             return None

@@ -1,4 +1,4 @@
-"""One tiering round in a Paimon lake: what its tasks are told, and the commit that is fenced by the offsets."""
+"""One tiering round in a Paimon lake: the context of its tasks, and the commit that is fenced by the offsets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _name_of(snapshot: Snapshot | None) -> str | None:
 def commit_round(
     place: PaimonPlace, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
-    """See `LakeTable.commit`."""
+    """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
@@ -70,9 +70,9 @@ def commit_round(
 
 
 def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
-    """The offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
+    """Return the offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
 
-    Raises `LakeRolledBackError` where that one was expired.
+    Raises `LakeRolledBackError` if that one was expired.
     """
     below: Snapshot | None = snapshot
     while below is not None:
@@ -90,9 +90,9 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
 
 
 def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
-    """The properties of a snapshot that holds what this one does, also where that is no row of ours.
+    """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
 
-    ``dropped_rows`` are those that it lacks beside. Raises as `offsets_at` does.
+    ``dropped_rows`` are newly absent ones. Raises as `offsets_at` does.
     """
     found = offsets_at(place, snapshot) if snapshot is not None else None
     held = (found.offsets, found.starts) if found else ({}, {})
@@ -110,10 +110,10 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
 
 
 def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
-    """As `described`, for reading what the lake once was: without offsets where those below were expired, or are those
-    of a table that had the lake before.
+    """Describe a snapshot for reads of the past, as `described` does: without offsets if those below were expired, or
+    are those of a table that had the lake before.
 
-    The former is so for a snapshot of another engine that only a tag keeps.
+    The former happens for a snapshot of another engine that only a tag keeps.
     """
     try:
         return described(place, snapshot)
@@ -122,7 +122,8 @@ def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
 
 
 def require_shape(place: PaimonPlace, table: PaimonTable, shape: PaimonShape) -> None:
-    """Files written for the shape may be committed: the schema is the same, and none of them can have been cleaned up.
+    """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
+    cleaned up.
 
     Raises `CommitConflictError`.
     """

@@ -1,4 +1,4 @@
-"""Planning reads of a Paimon table: which files of which snapshot, and where the columns are in them."""
+"""Planning reads of a Paimon table: the files of a snapshot, and the columns in them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def projection(
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """How to read the lake's columns as the table's, by their ids.
+    """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where a column of it is there.
-    Raises `SchemaMismatchError` for a column that is not there.
+    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
+    `SchemaMismatchError` for an absent column.
     """
     of_lake = lake_schema(lake)
     if schema is None:
@@ -62,17 +62,19 @@ def projection(
 
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """How to read all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its newest files."""
     return projection(table.schema, paimon_columns(table.schema, spec), spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """How to read the columns of the primary key, in its order, from files of the lake as it was with a schema."""
+    """Return the projection of the primary key's columns, in its order, from files of the lake under one of its
+    schemas.
+    """
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
 def _as_in_table(column: Column, lake_type: Any, table: TableSchema, known: ColumnMap) -> Column:
-    """The lake's column with the table's own type, where that is stored as what the lake has."""
+    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
     column_id = known.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored_as(own.type, lake_type):
@@ -124,7 +126,9 @@ def scan_files(
 def _scan_file(
     reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, wanted: set[int]
 ) -> ScanFile:
-    """``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are asked for."""
+    """Return one file. ``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are
+    asked for.
+    """
     file = entry.file
     return ScanFile(
         location=reader.location(entry),
@@ -159,9 +163,9 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
-    """What the columns are called in a file of another engine, which may have no field ids: as its own schema says.
+    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file.
 
-    None are needed where that is ``lake``, by which files are read.
+    Returns none if that is ``lake``, by which files are read.
     """
     name = entry.file.file_name
     if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
@@ -171,7 +175,7 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) 
 
 
 def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
-    """Those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
     fields = [field for schema in table.schemas.values() for field in schema.fields]
     columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
     return frozenset(

@@ -1,4 +1,4 @@
-"""Schemas between a streamhouse table and Paimon, and what makes two of them fit."""
+"""Schemas between a streamhouse table and Paimon, and the conditions under which two of them fit."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ _FOREIGN_OPTIONS: Final = (
     "deletion-vectors.enabled",
     "row-tracking.enabled",
 )
-"""With them files lie elsewhere, or hold other rows than these files say."""
+"""Options with which files lie elsewhere, or hold other rows than those in them."""
 KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
-"""The log has net changes, whatever merge engine made them: of the rows of a key the newest is the row."""
+"""Options of a keyed table. The log has net changes, whatever merge engine made them: the newest row of a key
+counts."""
 _FOREIGN_KEYED_OPTIONS: Final = (
     "deduplicate.ignore-delete",
     "ignore-delete",
@@ -64,11 +65,11 @@ _FOREIGN_KEYED_OPTIONS: Final = (
     "rowkind.field",
     "sequence.field",
 )
-"""With them another row of a key than the newest counts, or none."""
+"""Options with which another row of a key than the newest counts, or none."""
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
-    """The first schema of a new lake table: the same columns in the same order, which is which, and its buckets."""
+    """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
     fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
     columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id)
@@ -104,7 +105,7 @@ def new_field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
 
 
 def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True) -> DataType:
-    """``ids`` gives the fields of structs their ids."""
+    """Return the Paimon type. ``ids`` gives the fields of structs their ids."""
     is_type = pa.types
     if is_type.is_decimal(arrow):
         return AtomicType(f"DECIMAL({arrow.precision}, {arrow.scale})", nullable)
@@ -120,7 +121,7 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
 
 
 def lake_schema(lake: PaimonSchema) -> TableSchema:
-    """The columns of the lake table as Spark and the rest of the package see them; ids are the lake's field ids.
+    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
 
     Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
     """
@@ -144,7 +145,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def file_schema(lake: PaimonSchema) -> pa.Schema:
-    """The Arrow schema of a data file, with the field ids of the columns."""
+    """Return the Arrow schema of a data file, with the field ids of the columns."""
     return pa.schema(
         [
             pa.field(
@@ -164,7 +165,7 @@ def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
 
 
 def plain_type(data_type: DataType) -> str:
-    """The type without field ids and comments, and without whether it may be null itself."""
+    """Return the type without field ids and comments, and without its own nullability."""
     match data_type:
         case ArrayType():
             return f"ARRAY<{_nested(data_type.element)}>"
@@ -180,7 +181,7 @@ def _nested(data_type: DataType) -> str:
 
 
 def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
-    """What keeps a Paimon table from being the lake table of ``spec``; empty when it fits."""
+    """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
     found = []
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:

@@ -1,4 +1,4 @@
-"""Which files of a Paimon table with a primary key have to be merged to be read, and which are read as they are."""
+"""Sections of a Paimon table with a primary key: files to merge for a read, and files to read directly."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ OWN_PREFIX = "data-"
 
 
 def is_own_keyed_name(name: str) -> bool:
-    """Whether a file of a table with a primary key is one that we wrote."""
+    """Whether a file of a table with a primary key is the package's, by its name."""
     return is_keyed_file(name.removeprefix(OWN_PREFIX))
 
 
 def is_raw(entry: ManifestEntry) -> bool:
-    """Whether the file has each of its keys once and deletes none, so that by itself it is read as it is.
+    """Whether the file has each of its keys once and deletes none, so that it can be read directly.
 
-    Of files that another engine wrote at level 0 not all say how many rows of theirs are deletions.
+    Not all files that another engine wrote at level 0 have their number of deletions.
     """
     file = entry.file
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
 def places_of(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
-    """The files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
+    """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
     found: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
         if not entry.file.min_key.values:
@@ -44,7 +44,7 @@ def places_of(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[Ma
 
 
 def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
-    """Files of one partition and bucket, so that only those of one section can have keys in common."""
+    """Group files of one partition and bucket, so that only those of one section can have keys in common."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
     found: list[list[ManifestEntry]] = []
     highest: tuple[Any, ...] = ()
@@ -58,7 +58,7 @@ def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
 
 
 def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
-    """Files of one section as one that is merged while it is read."""
+    """Return files of one section as one that is merged while it is read."""
     first = files[0]
     return ScanFile(
         location=first.location,
@@ -72,7 +72,7 @@ def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
 
 
 def _of_all(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
-    """What is true of the rows of all files: a file is left out only with all others of its section."""
+    """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
     known = set.intersection(*(set(of_file) for of_file in statistics))
     return {name: _joined([of_file[name] for of_file in statistics]) for name in sorted(known)}
 

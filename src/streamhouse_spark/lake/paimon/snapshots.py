@@ -45,7 +45,7 @@ class SnapshotFolder:
         self._table_key = table_key
 
     def newest(self) -> Snapshot | None:
-        """The snapshot above which there is none; None before the first."""
+        """Return the snapshot without a successor; None before the first."""
         hint = self._hint()
         current = self.find(hint) if hint else None
         if current is None:
@@ -53,11 +53,13 @@ class SnapshotFolder:
         return None if current is None else last_reached(self.find, current.id, current)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot, or None where there is none of that number (yet, or any more). Raises `CorruptDataError`."""
+        """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
+        `CorruptDataError`.
+        """
         return self._read(self._key(snapshot_id)) if snapshot_id > 0 else None
 
     def require(self, snapshot_id: int) -> Snapshot:
-        """The snapshot, also where only a tag still has it. Raises `SnapshotExpiredError`."""
+        """Return the snapshot, also if only a tag still has it. Raises `SnapshotExpiredError`."""
         found = self.find(snapshot_id)
         if found is None:
             tagged = (self.tagged(name) for name in self.tags())
@@ -71,13 +73,15 @@ class SnapshotFolder:
         return found
 
     def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """The snapshot, or the nearest below it, that one of our commits made; None where there is none (any more)."""
+        """Return the snapshot, or the nearest one below, that a commit of the package made; None if there is none (any
+        more).
+        """
         while snapshot is not None and commit_of(snapshot) is None:
             snapshot = self.find(snapshot.id - 1)
         return snapshot
 
     def ids(self) -> list[int]:
-        """The numbers that a listing shows, ascending."""
+        """Return the numbers that a listing shows, ascending."""
         names = self._storage.list_names(f"{self._table_key}/snapshot/")
         numbers = (name.removeprefix(SNAPSHOT_PREFIX) for name in names if name.startswith(SNAPSHOT_PREFIX))
         return sorted(int(number) for number in numbers if number.isdigit())
@@ -94,10 +98,10 @@ class SnapshotFolder:
     # -- committing -----------------------------------------------------------------------------------------------
 
     def put(self, snapshot: Snapshot) -> bool:
-        """Make it the snapshot of its number; False where another has that number.
+        """Store the snapshot under its number; returns False if another has that number.
 
-        True also where an earlier attempt of the same commit has it. Raises `StorageError` where nothing happened yet,
-        `CommitStateUnknownError` where that cannot be told.
+        Returns True also if an earlier attempt of the same commit has it. Raises `StorageError` if nothing happened
+        yet, `CommitStateUnknownError` if that cannot be told.
         """
         key = self._key(snapshot.id)
         slot = Slot(
@@ -114,10 +118,10 @@ class SnapshotFolder:
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:
-        """See that no other commit has taken the place of one that was just put, by renaming its file there.
+        """Check that no other commit has replaced a snapshot that was just put, by renaming its file there.
 
-        Such a writer looked before the put and renamed after it. One that renames still later is noticed by who looks
-        next: what the lake holds is always asked of its newest snapshot. Raises `CommitConflictError`.
+        Such a writer looked before the put and renamed after it. One that renames still later is noticed by the next
+        look: the lake's offsets are always read from its newest snapshot. Raises `CommitConflictError`.
         """
         with suppress(StorageError, CorruptDataError):
             stored = self.find(snapshot.id)
@@ -130,8 +134,8 @@ class SnapshotFolder:
     def point_to(self, snapshot: Snapshot) -> None:
         """Tell other engines which snapshot is the newest, and that it is needed.
 
-        ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and
-        those behind it. Each of them may lag behind: then more is kept.
+        ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and those
+        behind it. Each of them may lag behind: then more is kept.
         """
         text = JSON.to_json(snapshot, indent=2).encode()
         for key, data in (
@@ -160,7 +164,7 @@ class SnapshotFolder:
             ) from taken.doubt
 
     def _require_counts(self, snapshot: Snapshot) -> None:
-        """Nobody expired the numbers around this one since the commit was validated."""
+        """Require that nobody expired the numbers around this one since the commit was validated."""
         try:
             if snapshot.id == 1 or self.find(snapshot.id - 1) is not None:
                 return
@@ -179,7 +183,7 @@ class SnapshotFolder:
     # -- expiring -------------------------------------------------------------------------------------------------
 
     def expire(self, snapshot_ids: Sequence[int], first_kept: int) -> None:
-        """Delete snapshots, given oldest first, and tell other engines which is the first that is left.
+        """Delete snapshots, given oldest first, and tell other engines the first remaining one.
 
         They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
         """
@@ -226,17 +230,17 @@ def _parsed(key: str, data: bytes) -> Snapshot:
 
 
 def commit_of(snapshot: Snapshot) -> str | None:
-    """The uuid of the commit that made a snapshot of ours; None for one of another engine."""
+    """Return the uuid of the commit that made a snapshot of the package; None for one of another engine."""
     properties = snapshot.properties or {}
     found: str | None = properties.get(COMMIT_PROPERTY)
     return found
 
 
 def consumer_text(snapshot_id: int) -> bytes:
-    """A Paimon consumer that has yet to read this snapshot."""
+    """Return the text of a Paimon consumer that has yet to read this snapshot."""
     return json.dumps({"nextSnapshot": snapshot_id}).encode()
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """See `streamhouse_spark.lake.snapshot_times`."""
+    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
     return own_ms(snapshot.time_millis, snapshot.properties or {})

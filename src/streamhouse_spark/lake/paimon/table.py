@@ -81,7 +81,7 @@ class PaimonLake(LakeTable):
         return described_then(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """The snapshot of a tag. Raises `SnapshotExpiredError` naming those that exist."""
+        """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
         self._require_table(f"no tag '{name}'")
         found = self.place.snapshots.tagged(name)
         if found is None:

@@ -1,9 +1,9 @@
-"""What a task of a tiering round does for a Paimon table with a primary key: a range of changes becomes sorted files.
+"""A task of a tiering round for a Paimon table with a primary key: a range of changes becomes sorted files.
 
 Of each key only the last change of the range is written, deletions too. Nothing is looked for in older files: readers
 merge, and take the row with the largest sequence number. That number is the change's offset in its bucket of the log,
 so it rises by construction, and no truncation gives it again. A foreign writer takes the numbers behind the largest
-that it finds, which are offsets that are still to come: then all later ones of the bucket are shifted behind its.
+that it finds, which are offsets of later changes: then all later numbers of the bucket are shifted behind its.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_changes(
     offsets: OffsetRange,
     changes: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
-    """Data files of level 0, durable when this returns.
+    """Write data files of level 0, durable when this returns.
 
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. Memory is
     bounded by the range.
@@ -47,7 +47,7 @@ def write_changes(
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
-    """How far the sequence numbers of changes from ``offsets`` on lie behind their offsets, where that is not 0.
+    """Return how far the sequence numbers of changes from ``offsets`` on lie behind their offsets, if that is not 0.
 
     ``entries`` are the live files of the snapshot that holds ``offsets``.
     """
@@ -56,7 +56,7 @@ def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]
 
 
 def require_newest(location: str, entries: Sequence[ManifestEntry], files: Sequence[LakeFile]) -> None:
-    """The rows of the files are newer than all that are there. Raises `CommitConflictError`."""
+    """Require that the rows of the files are newer than all stored ones. Raises `CommitConflictError`."""
     highest = _highest(entries)
     for file in files:
         if file.keys is not None and file.keys.sequences.start <= highest.get(file.bucket, -1):
@@ -67,7 +67,7 @@ def require_newest(location: str, entries: Sequence[ManifestEntry], files: Seque
 
 
 def _highest(entries: Sequence[ManifestEntry]) -> dict[int, int]:
-    """The largest sequence number of each bucket, over all partitions."""
+    """Return the largest sequence number of each bucket, over all partitions."""
     found: dict[int, int] = {}
     for entry in entries:
         found[entry.bucket] = max(found.get(entry.bucket, -1), entry.file.max_sequence_number)

@@ -1,6 +1,6 @@
-"""Data files of a lake table: how a location becomes bytes, without any lake library.
+"""Data files of a lake table, read by location without any lake library.
 
-A *location* is what lake metadata says: an absolute path on local disk, a URL elsewhere. Locations inside the
+A *location* is a file's name in lake metadata: an absolute path on local disk, a URL elsewhere. Locations inside the
 warehouse go through its `Storage`, so that they are as durable and as carefully written as the log's own files.
 """
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class FileAccess(Protocol):
-    """Where the data files of one lake table are read and written."""
+    """Read and write access to the data files of one lake table."""
 
     def open_input(self, location: str) -> pa.NativeFile:
-        """A file that can be read at random. Raises `ObjectNotFoundError`."""
+        """Open a file for reads at any position. Raises `ObjectNotFoundError`."""
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
         """Write a new file, durable and visible when the context ends well."""
 
     def is_named(self, name: str, location: str) -> bool:
-        """Whether ``name``, as it stands in a file of deleted positions, means the data file at a location."""
+        """Whether ``name``, from a file of deleted positions, means the data file at ``location``."""
 
 
 class StorageFiles:
@@ -45,14 +45,14 @@ class StorageFiles:
         """Other names of the root that locations began with."""
 
     def location_of(self, key: str) -> str:
-        """How a key of the warehouse is written in lake metadata."""
+        """Return the location of a warehouse key, as lake metadata has it."""
         return self._root + key
 
     def holds(self, location: str) -> bool:
         return self._find_key(location) is not None
 
     def key_of(self, location: str) -> str:
-        """The warehouse key of a location. Raises `LakeMismatchError` outside the warehouse."""
+        """Return the warehouse key of a location. Raises `LakeMismatchError` outside the warehouse."""
         key = self._find_key(location)
         if key is None or ".." in key.split("/"):
             raise LakeMismatchError(
@@ -62,7 +62,7 @@ class StorageFiles:
         return key
 
     def _find_key(self, location: str) -> str | None:
-        """The location relative to the root, by whatever name of it; None outside."""
+        """Return the location relative to the root, by any name of the root; None outside."""
         plain = plain_location(location)
         for root in (self._plain_root, *self._aliases):
             if plain.startswith(root):
@@ -75,7 +75,9 @@ class StorageFiles:
         return plain[len(alias) + 1 :]
 
     def is_named(self, name: str, location: str) -> bool:
-        """Files of deleted positions of a warehouse that was moved still have the names of the old place."""
+        """Whether a name means the data file. Files of deleted positions in a warehouse that was moved still have the
+        old names.
+        """
         return name == location or name.endswith(f"/{self.key_of(location)}")
 
     def open_input(self, location: str) -> pa.NativeFile:
@@ -136,13 +138,13 @@ class RangeReader(io.RawIOBase):
 
 @contextmanager
 def parquet_sink(files: FileAccess, location: str) -> Iterator[CountingSink]:
-    """What a Parquet writer writes to; the file appears when the context ends well."""
+    """Open a sink for a Parquet writer; the file appears when the context ends well."""
     with files.create(location) as sink:
         yield CountingSink(sink)
 
 
 class CountingSink:
-    """A `Sink` with the rest of what Arrow expects of a Python file."""
+    """A `Sink` with the other methods that Arrow expects of a Python file."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -161,7 +163,9 @@ class CountingSink:
 
     @contextmanager
     def changing(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
-        """All that is written meanwhile is held, and stored in the end as ``change`` makes it, in as many bytes."""
+        """Hold everything that is written in the context, and store it at the end as ``change`` returns it, in as many
+        bytes.
+        """
         self._held = bytearray()
         yield
         held, self._held = bytes(self._held), None

@@ -1,7 +1,7 @@
-"""The data files of one bucket: its rows become Parquet files per partition value, straight from Arrow.
+"""The data files of one bucket: its rows are written as Parquet files per partition value, straight from Arrow.
 
-Rows keep their offset order within a file, and the footer says which offsets they have (`BUCKET_KEY`, `OFFSETS_KEY`).
-Rows with a primary key are in the order of their keys instead.
+Rows keep their offset order within a file, and the footer has the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows with a
+primary key are in the order of their keys instead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from streamhouse_spark.lake.parquet.file_writer import FileShape, PartitionFile,
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 
 BUFFERED_BYTES_MAX = 256 << 20
-"""Rows waiting for their row group, over all open partitions."""
+"""Bytes of rows that wait for their row group, over all open partitions."""
 OPEN_FILES_MAX = 100
-"""Files that have begun to be written; the least recently used one is finished to open another."""
+"""Unfinished files; the least recently used one is finished to open another."""
 PARTITIONS_MAX = 20_000
-"""Partition values whose rows wait; beyond, the least recently used one's file is finished."""
+"""Partition values whose rows wait; beyond, the file of the least recently used one is finished."""
 
 
 def write_files(
@@ -93,7 +93,9 @@ def write_rows(
     offsets: OffsetRange,
     batches: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
-    """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those that they come from."""
+    """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those of the changes
+    behind them.
+    """
     splitter = Splitter(shape, context.schema.arrow, bucket)
     with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
         for batch in batches:
@@ -119,7 +121,7 @@ class Splitter:
         self._missing_columns = [name for name in shape.file_schema.names if name not in set(table_schema.names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
-        """(partition, rows, their positions in the batch or None for all of them), each partition once."""
+        """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
         if batch.num_rows == 0:
             return
         rows = self._in_file_types(batch)
@@ -177,7 +179,7 @@ class Splitter:
 
 
 class _BucketWriter:
-    """The files of one bucket that are not finished, one per partition value.
+    """The unfinished files of one bucket, one per partition value.
 
     Rows wait in memory until a row group is worth writing; a file is opened with its first row group.
     """
@@ -232,7 +234,7 @@ class _BucketWriter:
         return PartitionFile(self._context, self._shape, self._files, self._bucket, key, self._offsets, suffix)
 
     def _relieve(self) -> None:
-        """Write the largest row groups there are, until half of the room is free again."""
+        """Write the largest row groups, until half of the room is free again."""
         for file in sorted(self._waiting.values(), key=lambda f: f.buffered_bytes, reverse=True):
             if self._buffered_bytes <= BUFFERED_BYTES_MAX // 2:
                 return

@@ -1,4 +1,4 @@
-"""Which small files of a log table's lake become one, whatever the lake's format, and writing them as one.
+"""Compaction of a log table's lake, whatever its format: the small files to join, and writing them as one.
 
 Neighbours in offset order are joined, with nothing of their bucket and partition in between. So the offsets of all rows
 are known afterwards as before, and a range that the hot log no longer has is read from fewer files.
@@ -22,9 +22,9 @@ from streamhouse_spark.lake.parquet.file_writer import FileShape
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 
 COMPACT_FILES_MIN = 5
-"""Fewer small neighbours than this are not worth a rewrite."""
+"""Fewest small neighbours that are worth a rewrite."""
 COMPACT_BYTES_MAX = 1 << 30
-"""Of one call, so that a tiering service comes back to its rounds; what is left is left to the next."""
+"""Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
 
 
 class _HasSize(Protocol):
@@ -37,13 +37,13 @@ Sized = TypeVar("Sized", bound=_HasSize)
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A data file that a snapshot has."""
+    """A data file of a snapshot."""
 
     location: str
     size_bytes: int
     num_rows: int
     place: tuple[object, ...]
-    """The lake's bucket and partition. Files of one place may be joined, if they are of one bucket of the log."""
+    """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,11 @@ def plan_groups(
     target_bytes: int,
     files_min: int,
 ) -> list[CompactGroup]:
-    """Runs of at least ``files_min`` small files whose offset ranges follow each other, of `COMPACT_BYTES_MAX` in all.
+    """Return runs of at least ``files_min`` small files whose offset ranges follow each other, of `COMPACT_BYTES_MAX`
+    in all.
 
-    ``footer`` says which offsets a file has, and None for one of another engine, which is left alone. It is asked only
-    about files of places that have enough small ones.
+    ``footer`` returns the offsets of a file, and None for one of another engine, which is left alone. It is called only
+    where a bucket and partition has enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
     by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
@@ -86,7 +87,7 @@ def plan_groups(
 
 
 def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
-    """The first groups, of `COMPACT_BYTES_MAX` together: one at least."""
+    """Return the first groups, of `COMPACT_BYTES_MAX` together: one at least."""
     num_bytes = 0
     for group in groups:
         num_bytes += group.size_bytes
@@ -118,8 +119,8 @@ def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files
 
 
 def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
-    """Without files at the start that are as large as all behind them: a row is rewritten a few times in its life, and
-    not in every compaction, while the number of files grows with the logarithm of their size.
+    """Return the run without files at the start that are as large as all behind them: a row is rewritten a few times in
+    its life, and not in every compaction, while the number of files grows with the logarithm of their size.
     """
     sizes = [file.size_bytes for file, _ in run]
     while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):

@@ -1,4 +1,4 @@
-"""One Parquet data file of a lake table of any format, and what its writer has to know of the table."""
+"""One Parquet data file of a lake table of any format, and the facts of the table that its writer needs."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class PartitionPart(Protocol):
 
     @property
     def source(self) -> str:
-        """The column that it is taken of."""
+        """The column of the field's values."""
 
     @property
     def is_bucket(self) -> bool:
-        """The rows' bucket, or null where the column is null; else the column's value itself."""
+        """Whether the value is the rows' bucket, null for a null column; else it is the column's value itself."""
 
     def encoded(self, value: pa.Scalar) -> bytes | None: ...
 
 
 class FileShape(Protocol):
-    """What a task knows of the lake table that its files are for."""
+    """The facts of the lake table that a task needs to write its files."""
 
     @property
     def data_location(self) -> str:
-        """Where the data files lie, or the folder that theirs lie in."""
+        """The folder of the data files, or the folder above theirs."""
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -70,21 +70,21 @@ class FileShape(Protocol):
 
     @property
     def file_prefix(self) -> str:
-        """What the names of files begin with."""
+        """The beginning of the files' names."""
 
     @property
     def writer_options(self) -> Mapping[str, Any]:
         """Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
-        """The location of the files of a partition and bucket."""
+        """Return the location of the files of a partition and bucket."""
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
-        """See `LakeFile.columns`."""
+        """Return statistics from a footer, as in `LakeFile.columns`."""
 
 
 def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, Any]:
-    """How all our data files are written, beside their compression."""
+    """Return the writer options of all data files of the package, beside their compression."""
     return {
         "compression": "none" if codec == "uncompressed" else codec,
         "compression_level": level,
@@ -96,7 +96,7 @@ def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, A
 
 
 def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> list[int]:
-    """The field ids of the columns named, without regard to case, or of all."""
+    """Return the field ids of the columns named, without regard to case, or of all."""
     ids = [int(field.metadata[FIELD_ID]) for field in file_schema]
     if names is None:
         return ids
@@ -114,7 +114,9 @@ def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
 
 
 def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
-    """The bucket of a file and a range that holds its offsets, by its name; None for a file of another engine."""
+    """Return the bucket of a file and a range that holds its offsets, by its name; None for a file of another
+    engine.
+    """
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return None
@@ -123,18 +125,20 @@ def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a file is one of ours that has offsets."""
+    """Whether a name is one of this package's, of a file with offsets."""
     parts = _name_parts(name)
     return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
 
 
 def _name_parts(name: str) -> list[str]:
-    """Bucket, first offset, end of the range, and the rest, of a file of ours."""
+    """Return bucket, first offset, end of the range, and the rest, from the name of one of the package's files."""
     return name.removeprefix("data-").split("-")
 
 
 def written_up_to(location: str) -> tuple[int, int] | None:
-    """The bucket of a file of ours, and the end of the range of offsets that it was written for; None for others."""
+    """Return the bucket of one of the package's files, and the end of the range of offsets that it was written for;
+    None for others.
+    """
     parts = _name_parts(location.rpartition("/")[2])
     numbers = [int(part) for part in parts[:-1] if part.isdigit()]
     is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)
@@ -149,9 +153,10 @@ def is_keyed_file(location: str) -> bool:
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
-    Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader
-    knows without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have
-    no offsets in the lake: the name of their file holds only the end, and the footer says by what they are sorted.
+    Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader knows
+    without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have no
+    offsets in the lake: the name of their file holds only the end, and the footer names the columns that they are
+    sorted by.
     """
 
     def __init__(
@@ -195,7 +200,7 @@ class PartitionFile:
         return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
 
     def add(self, rows: pa.RecordBatch, runs: OffsetRuns | None) -> int:
-        """``runs`` are the offsets of the rows, where they have some.
+        """Add rows; ``runs`` are their offsets, if they have some.
 
         Returns the bytes that now wait for their row group because of these rows.
         """
@@ -211,7 +216,7 @@ class PartitionFile:
         return num_bytes
 
     def write_row_group(self) -> int:
-        """Returns the bytes that no longer wait."""
+        """Write the waiting rows as a row group. Returns the bytes that no longer wait."""
         if not self._rows:
             return 0
         table = pa.Table.from_batches(self._rows, schema=self._shape.file_schema)
@@ -261,7 +266,7 @@ class PartitionFile:
         )
 
     def abandon(self, error: BaseException | None) -> None:
-        """Leave without a file where the storage allows it; what stays behind is an orphan."""
+        """Give up the file, without leaving one if the storage allows it; otherwise it is an orphan."""
         failure = error or RuntimeError("the file was abandoned")
         if self._writer is not None:
             self._writer.is_open = False  # else it complains when it is collected

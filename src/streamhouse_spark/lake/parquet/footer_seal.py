@@ -1,4 +1,4 @@
-"""A checksum in each Parquet file that we write, over what Parquet has none for: its footer and its page index.
+"""A checksum in each Parquet file of the package, over the parts without one in Parquet: its footer and its page index.
 
 The last entry of the footer's key-value metadata is ``streamhouse.footer-xxh3``, whose value has a fixed length:
 
@@ -6,7 +6,7 @@ The last entry of the footer's key-value metadata is ``streamhouse.footer-xxh3``
 
 The footer is everything from its Thrift structure to the end of the file, with the 16 digits of its own checksum as
 zeros; the page index is everything between the last row group and the footer. So the file is known to be whole by
-itself, under whatever place and by whatever metadata it is found, and other engines see one more entry that they skip.
+itself, wherever and by whatever metadata it is found, and other engines see one more entry that they skip.
 
 A flip may hit the entry itself. So its frame is looked for among the bytes, not by Parquet's reader, and half of it
 is enough to know that there was one.
@@ -27,23 +27,23 @@ from streamhouse_spark.lake.parquet.access import CountingSink
 
 KEY = "streamhouse.footer-xxh3"
 TAIL_BYTES = 64 << 10
-"""How much of a file's end is read at once, as Arrow does: few footers are longer."""
+"""Bytes of a file's end that are read at once, as Arrow does: few footers are longer."""
 
 _VALUE = re.compile(rb"([0-9a-f]{16})-([0-9a-f]{16})-([0-9]{20})")
 _VALUE_BYTES = 54
 _DIGITS = 16
 _FRONT = b"\x18" + bytes([len(KEY)]) + KEY[:16].encode()
 _BACK = KEY[16:].encode() + b"\x18" + bytes([_VALUE_BYTES])
-"""What Thrift's compact protocol writes before the value; no other key of ours has this length."""
+"""Bytes that Thrift's compact protocol writes before the value; no other key of the package has this length."""
 _FRAME = _FRONT + _BACK
 _END_BYTES = 8
-"""The length of the Thrift structure in 4 bytes, and the magic."""
+"""Bytes of the length of the Thrift structure, 4, and of the magic."""
 _OWN_NAME = re.compile(r"(data-)?[0-9]{5}-(deletes|[0-9]{20}(-[0-9]{20})?)(-[0-9a-f]{32})+\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a footer that matches its checksum says of the page index."""
+    """The seal of a footer that matches its checksum, with the facts about the page index."""
 
     index_start: int
     index_hash: str
@@ -58,7 +58,7 @@ def close_sealed(writer: pq.ParquetWriter, sink: CountingSink, described: Mappin
 
 
 def _sealed(written: bytes, start: int) -> bytes:
-    """Page index and footer with their checksums. ``start`` is where they begin in the file."""
+    """Return page index and footer with their checksums. ``start`` is their position in the file."""
     footer_at = len(written) - _footer_bytes(written)
     value_at = written.rfind(_FRAME) + len(_FRAME)
     if value_at < footer_at + len(_FRAME):
@@ -82,9 +82,9 @@ def _footer_bytes(tail: bytes) -> int:
 
 
 def checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData | None:
-    """The footer of a file, checked where it has a seal; None for a file whose name is not one of ours.
+    """Return the footer of a file, checked if it has a seal; None for a file with another engine's name.
 
-    Costs what Arrow would ask for too. Raises `CorruptDataError` where it does not match, and what Arrow raises.
+    Costs the same reads as Arrow's. Raises `CorruptDataError` if it does not match, and Arrow's errors.
     """
     if not _is_own(location):
         return None
@@ -118,12 +118,14 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
 
 
 def _is_own(location: str) -> bool:
-    """By the name that lake metadata says: another engine may have copied the entry with the rows into its own file."""
+    """Whether the name in lake metadata is the package's: another engine may have copied the entry with the rows into
+    its own file.
+    """
     return _OWN_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
 def _tail(source: pa.NativeFile) -> bytes:
-    """The end of a file, with all of its footer where that says how long it is."""
+    """Return the end of a file, with all of its footer if the end tells the footer's length."""
     size = source.size()
     tail: bytes = source.read_at(min(size, TAIL_BYTES), max(size - TAIL_BYTES, 0))
     if len(tail) < _footer_bytes(tail) <= size:
@@ -132,7 +134,7 @@ def _tail(source: pa.NativeFile) -> bytes:
 
 
 def _seal_of(tail: bytes, location: str) -> Seal | None:
-    """The seal in the end of a file, whose footer matches it; None where there is none."""
+    """Return the seal in the end of a file, whose footer matches it; None if there is none."""
     frame_at = tail.rfind(_FRAME)
     if frame_at < 0:
         if _FRONT in tail or _BACK in tail:

@@ -1,4 +1,4 @@
-"""Files of rows with keys become one sequence of rows, in the order of the keys, each key once."""
+"""Merging files of keyed rows into one sequence, in the order of the keys, each key once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from streamhouse_spark.lake.parquet.sorted_runs import sorted_runs
 
 
 class MergedRows:
-    """The live rows of some files. Of rows with the same key, which only other engines write, the newest file's wins.
+    """The live rows of some files. Of rows with the same key, which only other engines write, that of the newest file
+    counts.
 
-    Memory is bounded by a row group of each file that is sorted by the key, as ours are. Others are sorted first, part
-    by part (`streamhouse_spark.lake.parquet.sorted_runs`), on this host's disk where they are large.
+    Memory is bounded by a row group of each file that is sorted by the key, as the package's are. Others are sorted
+    first, part by part (`streamhouse_spark.lake.parquet.sorted_runs`), on this host's disk if they are large.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class MergedRows:
         key_ids: Sequence[int],
         key_places: Sequence[int],
     ) -> None:
-        """``key_places`` say where the key's columns, with these ids, stand in the projection."""
+        """Take files. ``key_places`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
+        projection.
+        """
         self._files = files
         self._oldest_first = oldest_first
         self._projection = projection
@@ -47,7 +50,7 @@ class MergedRows:
         self.num_given = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises `CorruptDataError` where a file is not in the order that it claims."""
+        """Return the merged rows in batches. Raises `CorruptDataError` if a file is not in the order that it claims."""
         with TemporaryDirectory(prefix="streamhouse-merge-") as folder:
             cursors = [
                 KeyCursor(run, self._key_places, file.location)
@@ -62,7 +65,9 @@ class MergedRows:
                     yield rows
 
     def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
-        """The rows in sequences whose keys ascend; of a key that two of them have, the later one has the newer row."""
+        """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
+        row.
+        """
         found = self._counted(read_row_groups(self._files, file, self._projection))
         if sorted_by(self._files, file.location) == self._order:
             return [found]
@@ -74,7 +79,7 @@ class MergedRows:
             yield batch
 
     def _united(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """`_merged` as one batch, of few rows."""
+        """Return `_merged` as one batch, of few rows."""
         found = list(self._merged(parts))
         schema = self._projection.schema.arrow
         if not found:
@@ -82,7 +87,7 @@ class MergedRows:
         return found[0] if len(found) == 1 else pa.concat_batches(found)
 
     def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows by key, of equal ones the last."""
+        """Merge rows by key, of equal ones the last."""
         if not parts:
             return
         if len(parts) == 1 and _ascend(self._keys(parts[0])):
@@ -99,7 +104,7 @@ class MergedRows:
 
 
 class KeyCursor:
-    """The rows of one file that were not given yet, whose keys ascend."""
+    """The remaining rows of one file, whose keys ascend."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], key_places: Sequence[int], location: str) -> None:
         self._batches = batches
@@ -126,11 +131,11 @@ class KeyCursor:
         return True
 
     def take(self, bound: bytes) -> pa.RecordBatch:
-        """The rows up to a key, which is not beyond those that are here."""
+        """Take the rows up to the key ``bound``, which is not beyond the loaded ones."""
         return self.take_with_keys(bound)[0]
 
     def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
-        """`take`, with the keys of the rows."""
+        """Take rows as `take` does, with their keys."""
         assert self._rows is not None
         end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
         taken, keys = self._rows.slice(0, end), self._keys.slice(0, end)

@@ -1,4 +1,4 @@
-"""Where rows with given keys stand in the data files of a lake."""
+"""Search for rows with given keys in the data files of a lake."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from streamhouse_spark.lake.parquet.reader import deleted_positions, read_number
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.zeros(0, np.int64)
 PROBE_VALUES_MAX = 50_000
-"""Arrow hashes the values anew for each batch: with more of them, looking for whole keys at once is as fast."""
+"""Arrow hashes the values anew for each batch: with more of them, a search for whole keys at once is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyProbe:
-    """A column of the key and the values that keys of the set have in it: rows without one need not be made keys."""
+    """A column of the key and its values in the given keys: rows with another value need not be encoded as keys."""
 
     place: int
-    """Of the column in the key."""
+    """Index of the column in the key."""
     values: pa.Array
 
 
 def best_probe(columns: Sequence[pa.Array]) -> KeyProbe | None:
-    """The column of these keys that tells most; None where none does.
+    """Return the column of these keys that tells most; None if none does.
 
     Not one of floating point: zeros of both signs, and all NaNs, are the same key and different values.
     """
@@ -51,18 +51,19 @@ class FoundRows:
 
     file: LiveFile
     deleted: Positions
-    """All row numbers that the file's own files of deleted positions are to name: the found ones and the older."""
+    """All row numbers for the data file's own file of deleted positions: the found ones and the older."""
     key_places: Positions
-    """For each found row, where its key stands among those that were looked for."""
+    """For each found row the index of its key among the given keys."""
 
 
 def find_rows(
     files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyProbe | None = None
 ) -> FoundRows | None:
-    """None where no row is left to delete. ``projection`` is of the key columns, in the order of the key.
+    """Find the rows to delete in a file; None if there is none. ``projection`` is of the key columns, in the order of
+    the key.
 
-    Every row with one of the keys is found, however many there are: what another engine added twice goes, and what it
-    deleted is not missed. Memory is bounded by a batch and the deleted positions.
+    Every row with one of the keys is found, however many there are, so rows that another engine added twice go, and
+    rows that it deleted are not missed. Memory is bounded by a batch and the deleted positions.
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
@@ -81,7 +82,7 @@ def find_rows(
 def _hits(
     numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
 ) -> tuple[Positions, Positions]:
-    """The numbers of the rows that have one of the keys, and where those keys stand among the keys."""
+    """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""
     if probe is not None:
         places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
         if not len(places):
@@ -92,7 +93,7 @@ def _hits(
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
-    """Which of the values are among these."""
+    """Return which of the values are among the ascending ones."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     places = np.searchsorted(ascending, values)

@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reading any split of a lake: a data file as it is, or files of keyed rows that are merged while they are read."""
+"""Reads of any split of a lake: a data file as it is, or files of keyed rows that are merged while they are read."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 def read_split(
     files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, with exactly the projection's columns and types.
+    """Read the rows of a split, with exactly the projection's columns and types.
 
     In file order, or of merged files in the order of the keys, each once. Memory is bounded by a batch, of merged files
-    by a row group of each. Raises `SnapshotExpiredError` when a file is gone, `CorruptDataError` when it cannot be
-    read.
+    by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be read.
     """
     if split.merge is None:
         yield from parquet_read.read_split(files, split, projection, filter=filter)
@@ -45,14 +44,15 @@ def read_split(
 
 
 def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
-    """What `read_split` gives, at once; a file as it is with all of Arrow's threads."""
+    """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
     if split.merge is None:
         return parquet_read.read_whole(files, split, projection, filter=filter)
     return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
 class NewestRows:
-    """Files of keyed rows as one sequence: of each key the row with the largest sequence number, unless it deletes.
+    """Files of keyed rows merged into one sequence: of each key the row with the largest sequence number, unless it
+    deletes.
 
     The files are read side by side in the order of their keys, so memory is bounded by a row group of each.
     """
@@ -61,16 +61,17 @@ class NewestRows:
         self._files = files
         self._merge = merge
         self.projection = _with_columns(projection, merge.by)
-        """What is read: the columns asked for, then those of the key, of the sequence and of the kind that lack."""
+        """The projection that is read: the columns asked for, then missing ones of the key, of the sequence and of the
+        kind."""
         fields = list(self.projection.field_ids)
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_places = key
         self.num_read = 0
         self.num_tied = 0
-        """Keys of which two rows have the largest number: which of them counts is not said."""
+        """Keys of which two rows have the largest number, so that the newest one is unknown."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises `CorruptDataError` where a file is not sorted by the key."""
+        """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
         cursors = [KeyCursor(self._rows(file), self._key_places, file.location) for file in self._merge.files]
         while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
             bound = min(cursor.last_key for cursor in cursors)
@@ -91,7 +92,7 @@ class NewestRows:
             yield batch
 
     def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
-        """Of the rows with a key the newest, in the order of the keys, without those that delete it."""
+        """Return the newest row of each key, in the order of the keys, without those that delete it."""
         if len(parts) == 1:
             yield _without_deletions(parts[0][0], self._kind)
             return
@@ -109,7 +110,7 @@ class NewestRows:
 
 
 def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
-    """The projection with the columns of another one that it lacks behind its own. Columns are the same by field."""
+    """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
     # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
     taken = {name.casefold() for name in projection.schema.names}

@@ -1,4 +1,4 @@
-"""Dropping partitions of a log's lake table, whatever its format: what was done, and which rows of a file stay."""
+"""Dropping partitions of a log's lake table, whatever its format: the retries, and the rows of a file that stay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GoingFiles(Generic[T]):
 
     files: tuple[T, ...]
     cut: tuple[CutFile, ...]
-    """Those of the files that have rows to keep."""
+    """Choose the files that have rows to keep."""
     is_whole: bool
     """No row of the partitions stays."""
     file_rows: int
@@ -85,7 +85,7 @@ def going_files(
 
 
 def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
-    """What ``drop`` gives, which is tried again where another writer was faster. Raises `CommitConflictError`."""
+    """Call ``drop``, and again if another writer was faster; returns its result. Raises `CommitConflictError`."""
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
         try:
@@ -101,10 +101,10 @@ def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Cal
 def first_kept(
     files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
 ) -> tuple[int, OffsetFile | None]:
-    """The first row of a file that is not to go, and its offsets where they had to be looked at.
+    """Return the first row of a file that stays, and the file's offsets if they had to be read.
 
-    Files of other engines go whole, and those of a table that had the lake before: only the footer tells those from the
-    table's own. Below nothing there is nothing to go, so no footer is asked.
+    Files of other engines go whole, and so do those of a table that had the lake before: only the footer tells those
+    from the table's own. Where no offsets go, no footer is read.
     """
     named = named_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
@@ -164,7 +164,7 @@ def _rewritten(
 
 
 def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, int]) -> None:
-    """All rows that are to go are in the lake: else they would come back with the next round.
+    """Require that all rows to drop are in the lake: else they would come back with the next round.
 
     ``held`` are the offsets that it holds. Raises `LakeRolledBackError`.
     """

@@ -33,30 +33,31 @@ BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 FIELD_IDS_KEY = "streamhouse.field-ids"
 SORTED_BY_KEY = "streamhouse.sorted-by"
-"""Field ids of the primary key, whose order the rows of the file have."""
+"""Footer key with the field ids of the primary key, if the rows are in its order."""
 DELETED_KEY = "streamhouse.deleted"
-"""How many positions a file of deleted positions has: nothing else checks its footer, and fewer would be more rows."""
+"""Footer key with the number of positions of a file of deleted positions: nothing else checks that, and fewer positions
+would mean more rows."""
 FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
 FilesAt = Callable[[str], FileAccess]
-"""How to reach the files around a location."""
+"""Returns the access to the files around a location."""
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
-"""What Arrow raises on bytes that are not the Parquet they should be."""
+"""Errors of Arrow on bytes that are not the expected Parquet."""
 
 
 def read_split(
     files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split in file order, with exactly the projection's columns and types.
+    """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Raises `SnapshotExpiredError` when the file is gone, `CorruptDataError` when it cannot be read.
+    Raises `SnapshotExpiredError` if the file is gone, `CorruptDataError` if it cannot be read.
     """
     return _read(files, split, projection, filter, whole=False)
 
 
 def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
-    """What `read_split` gives, at once and with all of Arrow's threads."""
+    """Read the rows of `read_split` at once and with all of Arrow's threads."""
     batches = _read(files, split, projection, filter, whole=True)
     return pa.Table.from_batches(batches, schema=projection.schema.arrow)
 
@@ -84,7 +85,7 @@ def _read(
 def read_numbered(
     files: FileAccess, split: LakeSplit, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """What `read_split` gives, each batch with the numbers that its rows have in the file."""
+    """Read the batches of `read_split`, each with the row numbers in the file."""
     with _opened(files, split.location) as file:
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         position = _rows_before(file, groups)
@@ -102,7 +103,7 @@ def read_numbered(
 def read_row_groups(
     files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that are not deleted, in its order; memory is bounded by one row group."""
+    """Read the rows of a file that are not deleted, in its order; memory is bounded by one row group."""
     with _opened(files, file.location) as opened:
         _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
         num_groups = opened.num_row_groups
@@ -113,23 +114,25 @@ def read_row_groups(
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
-    """Uuid of the table that wrote the file; None where another engine did."""
+    """Return the uuid of the table that wrote the file; None if another engine did."""
     with _opened(files, location) as file:
         found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
     return None if found is None else str(found, "utf-8", "replace")
 
 
 def sorted_by(files: FileAccess, location: str) -> str | None:
-    """The field ids by which the file says that its rows are sorted; None for a file that another engine wrote."""
+    """Return the field ids by which the file's rows are sorted, from its footer; None for a file that another engine
+    wrote.
+    """
     with _opened(files, location) as file:
         found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
     return None if found is None else str(found, "utf-8", "replace")
 
 
 def has_whole_footer(files: FileAccess, location: str) -> bool:
-    """Whether the file has a checksum of its footer and page index, as those have that we write, and matches it.
+    """Whether the file has a checksum of its footer and page index, as the package's files do, and matches it.
 
-    Raises `CorruptDataError` where it does not match, `SnapshotExpiredError` when the file is gone.
+    Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is gone.
     """
     try:
         with files.open_input(location) as source:
@@ -145,7 +148,7 @@ def _rows_before(file: pq.ParquetFile, groups: range) -> int:
 
 
 class _FileColumns:
-    """Where the projection's columns are in one file, and how to bring them into the table's types."""
+    """The projection's columns in one file, and their conversion to the table's types."""
 
     def __init__(
         self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
@@ -190,12 +193,12 @@ class _FileColumns:
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
-    """The ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
     return ",".join(str(field_id) for field_id in field_ids)
 
 
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
-    """The footer is whole: nothing else checks it, and less of it reads as fewer rows."""
+    """Check that the footer has all rows: nothing else checks it, and a part of it reads as fewer rows."""
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
@@ -217,7 +220,7 @@ def _width_bits(data_type: pa.DataType) -> int:
 
 
 def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """Opens the file; each page and footer that has a checksum is verified, as all have that we write."""
+    """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
     try:
         source = files.open_input(location)
         return pq.ParquetFile(
@@ -259,7 +262,9 @@ def _batches(
 
 
 def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
-    """Rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one batch."""
+    """Return the rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one
+    batch.
+    """
     found = [file.metadata.row_group(i) for i in groups]
     row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in found), default=0)
     return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
@@ -283,7 +288,7 @@ def _damaged(location: str, error: Exception) -> CorruptDataError:
 
 
 def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Row numbers of a data file that files of deleted positions name, ascending, each once."""
+    """Return the row numbers of a data file that files of deleted positions name, ascending, each once."""
     found = [_positions_in(files, delete, location) for delete in deletes]
     if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
         return found[0]
@@ -313,7 +318,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
 
 
 def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
-    """The place of a data file among the names of data files; -1 where it is not among them."""
+    """Return the index of a data file among the names of data files; -1 if it is absent."""
     which = pc.index_in(pa.array([location]), names)[0].as_py()
     if which is None:
         which = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
@@ -321,7 +326,7 @@ def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
 
 
 def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
-    """Whether the footer says that all positions are of this one data file."""
+    """Whether the footer tells that all positions are of this one data file."""
     place = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
         found = file.metadata.row_group(i).column(place).statistics
@@ -331,7 +336,7 @@ def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
 
 
 def _dropped(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> npt.NDArray[np.bool_] | None:
-    """Which of these rows are deleted; None for none of them."""
+    """Return which of these rows are deleted; None for none of them."""
     first, last = np.searchsorted(deleted, [position, position + num_rows])
     if first == last:
         return None
@@ -353,7 +358,7 @@ class OffsetFile:
 
 
 def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
-    """What the file's footer says; None for a file that another engine wrote, or another table than the ``writers``."""
+    """Read the file's footer; None for a file that another engine wrote, or another table than the ``writers``."""
     with _opened(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows
@@ -377,7 +382,7 @@ def read_offsets(
     wanted: OffsetRange,
     projection: LakeProjection,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
+    """Read the rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
 
     Raises `OffsetsTrimmedError` before the first row unless the files hold each of the offsets exactly once.
     """

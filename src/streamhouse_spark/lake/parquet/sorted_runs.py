@@ -1,4 +1,4 @@
-"""Rows in no order as sequences that are in the order of their keys. Memory is bounded by one of them."""
+"""Sorting of unordered rows into sequences in the order of their keys. Memory is bounded by one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 RUN_BYTES_MAX = 128 << 20
-"""What is sorted at once, as it is in memory."""
+"""Bytes in memory that are sorted at once."""
 
 
 def sorted_runs(
@@ -17,7 +17,8 @@ def sorted_runs(
     folder: Path,
     batch_rows: int,
 ) -> list[Iterator[pa.RecordBatch]]:
-    """The rows as runs, in the order of the rows, each of them sorted by ``sort`` and given in batches of so many rows.
+    """Return the rows as runs, in the order of the rows, each of them sorted by ``sort`` and given in batches of
+    ``batch_rows``.
 
     One run stays in memory. More lie in files of ``folder``, which are mapped while they are read; they are only for
     this process, and go with the folder.

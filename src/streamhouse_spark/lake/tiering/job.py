@@ -1,10 +1,10 @@
 """Moving a table's rows from the hot log into its lake, in rounds, each of them one lake snapshot.
 
-After a truncation the next round's snapshot drops all that the lake table held, even where there is nothing to add.
+After a truncation the next round's snapshot drops all rows of the lake table, even if there is nothing to add.
 
-A round is planned from what the lake itself says it holds, written by tasks, and committed in the lake behind a fence:
-of several services that tier one table, one wins each round and the others plan again. The log then records the pair
-(snapshot, offsets). A crash between the two is repaired by the next round, which records what it finds in the lake.
+A round is planned from the offsets in the lake itself, written by tasks, and committed in the lake behind a fence: of
+several services that tier one table, one wins each round and the others plan again. The log then records the pair
+(snapshot, offsets). A crash between the two is repaired by the next round, which records the lake's newest snapshot.
 """
 
 from __future__ import annotations
@@ -65,21 +65,20 @@ RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """What one call did. ``snapshots`` are those that it committed itself; others may have tiered as well."""
+    """The effect of one call. ``snapshots`` are those that it committed itself; others may have tiered as well."""
 
     table: str
     rows: int
-    """Rows written. With a primary key, those that the changes left there."""
+    """Rows written. With a primary key, those that the changes left."""
     files: int
     size_bytes: int
     snapshots: tuple[int, ...]
     conflicts: int
     duration_ms: int
     healed_rows: int = 0
-    """With a primary key, rows that went because the lake had more than one of their key, which only other engines do.
+    """With a primary key, removed duplicates, which only other engines add: rows beyond one for each key.
 
-    Keys are looked at when they change. The count is of the rows beyond one for each key.
-    """
+    Keys are looked at when they change."""
 
 
 class TieringJob:
@@ -94,7 +93,9 @@ class TieringJob:
         bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
         is_before_drop: bool = False,
     ) -> None:
-        """``is_before_drop``: the caller drops partitions next, perhaps those that a lake which went back has again."""
+        """Prepare to tier one table. With ``is_before_drop`` the caller drops partitions next, perhaps those that a
+        lake which went back has again.
+        """
         self._log = log
         self._lake = lake
         self._world = world or World()
@@ -102,11 +103,11 @@ class TieringJob:
         self._is_before_drop = is_before_drop
 
     def run(self, run_tasks: RunTasks) -> TieringReport:
-        """Tier every row that was committed before the call, in as many rounds as that takes.
+        """Tier every row that was committed before the call, in as many rounds as needed.
 
-        Safe at any time, any number of times at once. Raises `CommitConflictError` when others keep winning,
-        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, or what
-        ``run_tasks`` raises.
+        Safe at any time, any number of times at once. Raises `CommitConflictError` if others keep winning,
+        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
+        ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
         self._lake.require_home("tiering")
@@ -151,7 +152,7 @@ class TieringJob:
         run_tasks: RunTasks,
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
-        """One snapshot. True when there was nothing left to do."""
+        """Commit one snapshot. Returns True if there was nothing left to do."""
         self._lake = self._lake.with_state(state)
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
             self._require_progress(state, state.lake)
@@ -226,11 +227,13 @@ class TieringJob:
     def _live_files(
         self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]
     ) -> Mapping[int, tuple[LiveFile, ...]]:
-        """Where older rows of the round's keys may be. There are none where the round drops all that the lake holds."""
+        """Return the files that may hold older rows of the round's keys: none if the round drops all rows of
+        the lake.
+        """
         return self._lake.live_files(context, list(planned)) if state.primary_key else {}
 
     def _fit_lake(self, state: TableState) -> None:
-        """The lake table exists, with the columns of the state that the round is planned from."""
+        """Make the lake table exist, with the columns of the state that the round is planned from."""
         try:
             self._lake.create_or_adopt()
         except LakeMismatchError:
@@ -241,8 +244,8 @@ class TieringJob:
             ) from None
 
     def _require_lake_of(self, state: TableState) -> None:
-        """The fence would let the round's rows in, and the next round take them out, or leave them where nobody looks:
-        better never to show them.
+        """Require that the state still has this lake: else the fence would let the round's rows in, and the next round
+        take them out, or leave them where nobody looks.
         """
         now = self._refreshed()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
@@ -269,9 +272,9 @@ def _healed(files: Sequence[LakeFile]) -> int:
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
-    """Write one task's files; what an executor does. Durable when this returns, visible to nobody.
+    """Write one task's files, on an executor. Durable when this returns, visible to nobody.
 
-    Raises `MissingExtraError` where the executor has no library of the lake.
+    Raises `MissingExtraError` if the executor lacks the lake's library.
     """
     with lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
@@ -300,7 +303,7 @@ def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World,
 def _run_base_task(
     storage: Storage, files_at: FilesAt, world: World, task: TieringTask, base: OffsetRange
 ) -> list[LakeFile]:
-    """Rows by key, of a bucket that the lake has nothing of: each is as if it had just been inserted."""
+    """Write rows by key of a bucket that the lake has nothing of: each counts as newly inserted."""
     context = task.context
     found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
@@ -319,7 +322,7 @@ def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
 
 
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Runs the tasks of a round one after the other in this process."""
+    """Return a function that runs the tasks of a round one after the other in this process."""
     return lambda tasks: [run_task(storage, settings, world, task) for task in tasks]
 
 

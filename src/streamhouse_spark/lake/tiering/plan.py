@@ -1,4 +1,4 @@
-"""Planning a tiering round: which offsets of which bucket go to the lake next. Pure."""
+"""Planning a tiering round: the offsets of each bucket that go to the lake next. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
-"""Bytes in memory of a bucket that one round tiers at most, so that a long downtime is caught up in steps."""
+"""Bytes in memory of a bucket that one round tiers at most, so that the rows of a long downtime are tiered in steps."""
 KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
 """The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
 
 
 @dataclass(frozen=True, slots=True)
 class TieringTask(Portable):
-    """One bucket's part of a round, ready to be shipped: rows to read and how to write them."""
+    """One bucket's part of a round, ready to be shipped: rows to read and the form to write them in."""
 
     split: LogSplit
     context: WriteContext
     live: tuple[LiveFile, ...] = ()
-    """Where the lake may hold older rows of the same keys."""
+    """Files in which the lake may hold older rows of the same keys."""
     base: OffsetRange | None = None
-    """With a primary key, where the log begins too late: the split has the rows after these changes, by key."""
+    """With a primary key, if the log begins too late: the split has the rows by key at this offset."""
 
     @property
     def bucket(self) -> int:
@@ -41,9 +41,9 @@ class TieringTask(Portable):
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
-    """The offsets at which the next round begins: where the lake is, or where a truncation emptied the table.
+    """Return the offsets at which the next round begins: those of the lake, or of a truncation that emptied the table.
 
-    Raises `LakeMismatchError` when the lake knows of rows or truncations that the log never had.
+    Raises `LakeMismatchError` if the lake knows of rows or truncations that the log never had.
     """
     starts, offsets = (lake.starts, lake.offsets) if lake is not None else ({}, {})
     if state.begins_at(starts):
@@ -60,7 +60,9 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
 
 
 def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
-    """Bucket → its rows by key, where the lake has nothing of the bucket and the log no longer all changes."""
+    """Return bucket → its rows by key, for buckets of which the lake has nothing and the log no longer has all
+    changes.
+    """
     return {
         bucket: base
         for bucket, base in state.snapshots.items()
@@ -77,11 +79,11 @@ def plan_tiering(
     bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
     cuts_segments: bool = False,
 ) -> dict[int, OffsetRange]:
-    """The next offsets per bucket, from where the lake is towards ``targets``; buckets with nothing to do are absent.
+    """Return the next offsets per bucket, from the lake's towards ``targets``; buckets with nothing to do are absent.
 
     A range ends between segments where it can, and goes at least one segment on; with ``cuts_segments``, only as far
-    into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` when the log no longer has the rows
-    that come next, `LakeMismatchError` when the lake is ahead of the log.
+    into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next
+    rows, `LakeMismatchError` when the lake is ahead of the log.
     """
     found: dict[int, OffsetRange] = {}
     for bucket, log in sorted(buckets.items()):
@@ -96,7 +98,7 @@ def plan_tiering(
 
 
 def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
-    """The log has what comes next, and not less than the lake."""
+    """Require that the log has the next offset, and not less than the lake."""
     if lake_offset > log.end:
         raise LakeMismatchError(
             f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
@@ -123,7 +125,7 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -
 
 
 def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
-    """The range, or what of its first segment is not too large."""
+    """Return the range, or the part of its first segment that is not too large."""
     first = next((s for s in log.segments if s.end_offset > offsets.start), None)
     if first is None:
         return offsets
@@ -134,7 +136,7 @@ def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
 
 
 def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
-    """Raises `LakeRolledBackError` when the lake holds less than the log has recorded of it."""
+    """Raise `LakeRolledBackError` if the lake holds less than the log has recorded of it."""
     behind = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
     if behind:
         bucket, (here, expected) = next(iter(behind.items()))

@@ -1,4 +1,4 @@
-"""Telling the log which lake snapshot holds what. **Commit point:** the record with the pair (snapshot, offsets).
+"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
 
 Pairs follow the lake's own order: once a snapshot is recorded, no earlier one is. Offsets only grow in the lake, so of
 two snapshots the one with more is the later. Of two with the same offsets (one has merged files, or lacks a partition
@@ -24,7 +24,7 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Tell the log what the lake holds, unless it knows of as much or more, or has another lake by then."""
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then."""
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
@@ -44,7 +44,9 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
 
 
 def record_newest(log: CommitLog, lake: LakeTable) -> bool:
-    """Tell the log what the lake holds now. Whether it knows: not where others keep recording other snapshots."""
+    """Record the lake's newest snapshot. Returns whether the log has it: not if others keep recording other
+    snapshots.
+    """
     for _ in range(TRIES_MAX):
         newest = lake.newest()
         require_of_history(log, newest)
@@ -67,7 +69,7 @@ def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
 
 
 def is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
-    """Another snapshot that holds as much of every bucket, or more, and knows of no fewer truncations or drops.
+    """Whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
 
     As much is enough: after a compaction the older snapshot is the one that will be expired.
     """

@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to: the one that Iceberg's `bucket[N]` transform gives it.
+"""The bucket of a row by Iceberg's `bucket[N]` transform.
 
 A hot bucket therefore maps to exactly one lake bucket and tiering never shuffles. The hash is murmur3 (x86, 32 bits,
 seed 0) over the bytes that the Iceberg specification names for each type; the bucket is ``(hash & 0x7fffffff) % N``.
@@ -34,7 +34,7 @@ def is_bucketable(data_type: pa.DataType) -> bool:
 
 
 def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
-    """The bucket of each row, in ``[0, num_buckets)``; 0 for nulls.
+    """Return the bucket of each row, in ``[0, num_buckets)``; 0 for nulls.
 
     Raises `TypeError` for a type that is not `is_bucketable`, `ValueError` when ``num_buckets`` is below 1.
     """
@@ -47,7 +47,7 @@ def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt
 
 
 def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
-    """The function that hashes an array of the type. Hashes under nulls are arbitrary."""
+    """Return the function that hashes an array of the type. Hashes under nulls are arbitrary."""
     is_type = pa.types
     if is_type.is_uint64(data_type):
         return None
@@ -68,7 +68,7 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | No
 
 
 def _hash_int64(values: Int64Array) -> UInt32Array:
-    """Every integer, date and timestamp hashes as eight bytes, little endian: a widened column keeps its buckets."""
+    """Hash integers, dates and timestamps as eight bytes, little endian: a widened column keeps its buckets."""
     hashes = np.empty(len(values), dtype=np.uint32)
     for begin in range(0, len(values), CHUNK_ROWS):
         words = np.ascontiguousarray(values[begin : begin + CHUNK_ROWS], dtype="<i8").view("<u4")
@@ -114,7 +114,7 @@ def _hash_sorted(starts: Int64Array, lengths: Int64Array, words: UInt32Array, al
 
 
 def _hash_decimals(array: pa.Array) -> UInt32Array:
-    """Decimals hash as the shortest two's complement of their unscaled value, big endian."""
+    """Hash decimals as the shortest two's complement of their unscaled value, big endian."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), dtype=np.uint32)
@@ -133,7 +133,7 @@ def _hash_decimals(array: pa.Array) -> UInt32Array:
 
 
 def _shortest_lengths(big_endian: npt.NDArray[np.uint8]) -> Int64Array:
-    """How many of the 16 bytes of each value are needed, its sign bit included."""
+    """Return how many of the 16 bytes of each value are needed, its sign bit included."""
     sign_byte = np.where(big_endian[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
     significant = (big_endian ^ sign_byte) != 0
     first = np.where(significant.any(axis=1), significant.argmax(axis=1), 15)

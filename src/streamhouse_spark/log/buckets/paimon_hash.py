@@ -1,9 +1,9 @@
-"""Which bucket a row belongs to where its lake is Paimon: the one that Paimon's default bucket function gives it.
+"""The bucket of a row by Paimon's default bucket function, for tables with a Paimon lake.
 
 That is Murmur3 (x86, 32 bits, seed 42) over Paimon's binary form of the row that has the bucket key as its one field,
 and of the signed hash the absolute value of the remainder by the number of buckets. The binary form is a word of eight
-bytes that says whether the field is null, a word with a short value, or with place and length of a longer one, and the
-longer one, filled up with zeros to whole words. Everything is computed on whole columns.
+bytes for nulls, a word with a short value, or with position and length of a longer one, and the longer one, filled up
+with zeros to whole words. Everything is computed on whole columns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from streamhouse_spark.log.buckets.murmur import (
 )
 
 DECIMAL_PRECISION_MAX = 18
-"""Beyond, Paimon's own libraries disagree: in Java -128 has one byte, as the shortest form is, in Python two."""
+"""Largest precision on which Paimon's own libraries agree: beyond, -128 has one byte in Java, the shortest form, and
+two in Python."""
 SHORT_BYTES_MAX = 7
-"""A value of so many bytes stands in its word itself."""
+"""A value of at most so many bytes stands in its word itself."""
 _VALUE_OFFSET = 16
-"""Where a longer value begins, behind the two words."""
+"""Position of a longer value, behind the two words."""
 
 
 def is_paimon_bucketable(data_type: pa.DataType) -> bool:
@@ -40,7 +41,7 @@ def is_paimon_bucketable(data_type: pa.DataType) -> bool:
 
 
 def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
-    """The bucket of each row, in ``[0, num_buckets)``, also of nulls.
+    """Return the bucket of each row, in ``[0, num_buckets)``, also of nulls.
 
     Raises `TypeError` for a type that is not `is_paimon_bucketable`, `ValueError` when ``num_buckets`` is below 1.
     """
@@ -54,13 +55,13 @@ def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.
 
 
 def signed_buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:
-    """Paimon's default bucket function of the hashes."""
+    """Apply Paimon's default bucket function to the hashes."""
     found: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
     return found
 
 
 def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
-    """The function that hashes an array of the type. Hashes under nulls are arbitrary."""
+    """Return the function that hashes an array of the type. Hashes under nulls are arbitrary."""
     is_type = pa.types
     if is_type.is_timestamp(data_type) and data_type.unit == "us":
         return lambda array: _hash_timestamps(as_int64(array))
@@ -74,7 +75,7 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | No
 
 
 def fixed_values(array: pa.Array) -> Int64Array | None:
-    """What stands in the words of fields whose values all fit; arbitrary under nulls. None for another type."""
+    """Return the words of fields whose values all fit into them; arbitrary under nulls. None for another type."""
     is_type, data_type = pa.types, array.type
     if is_type.is_int64(data_type):
         return as_int64(array)
@@ -93,7 +94,7 @@ def _hash_fixed(array: pa.Array) -> UInt32Array:
 
 
 def _unscaled(array: pa.Array) -> Int64Array:
-    """Of a decimal of up to 18 digits the lower half is the value."""
+    """Return the values of decimals of up to 18 digits: their lower half."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), dtype=np.int64)
@@ -105,7 +106,7 @@ def _unscaled(array: pa.Array) -> Int64Array:
 
 
 def _begin(num_rows: int, first_word: int = 0) -> UInt32Array:
-    """The state behind the word that says what is null."""
+    """Return the hash state behind the word of null flags."""
     state = mix_hash(np.full(num_rows, 42, dtype=np.uint32), np.full(num_rows, first_word, dtype=np.uint32))
     return mix_hash(state, np.zeros(num_rows, dtype=np.uint32))
 
@@ -116,7 +117,7 @@ def _hash_null() -> UInt32Array:
 
 
 def _hash_words(values: Int64Array) -> UInt32Array:
-    """Rows whose field is these eight bytes, little endian."""
+    """Hash rows whose field is these eight bytes, little endian."""
     hashes = np.empty(len(values), dtype=np.uint32)
     for begin in range(0, len(values), CHUNK_ROWS):
         part = values[begin : begin + CHUNK_ROWS]
@@ -130,7 +131,7 @@ def _with(state: UInt32Array, values: Int64Array) -> UInt32Array:
 
 
 def _hash_timestamps(micros: Int64Array) -> UInt32Array:
-    """Nanoseconds of the millisecond and the place of the milliseconds, then the milliseconds."""
+    """Hash timestamps: nanoseconds of the millisecond with the position of the milliseconds, then the milliseconds."""
     hashes = np.empty(len(micros), dtype=np.uint32)
     for begin in range(0, len(micros), CHUNK_ROWS):
         millis, rest = np.divmod(micros[begin : begin + CHUNK_ROWS], 1000)
@@ -167,7 +168,7 @@ def _hash_chunk(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> 
 
 
 def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
-    """The i-th four bytes of each value, zeros behind its end."""
+    """Return the i-th four bytes of each value, zeros behind its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
     # A value that ended needs no place: the last ones of the data would reach beyond it.
     word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
@@ -175,7 +176,7 @@ def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -
 
 
 def _short_end(words: UInt32Array, starts: Int64Array, lengths: Int64Array) -> UInt32Array:
-    """Bytes four to six of a short value, and its length with the mark that it is short."""
+    """Return bytes four to six of a short value, and its length with the mark of a short one."""
     marked = np.clip(lengths, 0, SHORT_BYTES_MAX).astype(np.uint32) | np.uint32(0x80)
     word: UInt32Array = (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | (marked << np.uint32(24))
     return word

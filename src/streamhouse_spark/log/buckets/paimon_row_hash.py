@@ -1,7 +1,7 @@
 """Paimon's buckets of rows by a bucket key of several columns: `bucketing_paimon`, with more than one field a row.
 
-The binary form of such a row is a word of eight bytes that says which fields are null, a word for each field, and
-behind them, in the order of the fields, the values that are longer than their word.
+The binary form of such a row is a word of eight bytes with the null flags, a word for each field, and behind them, in
+the order of the fields, the values that are longer than their word.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_WORDS: Final = np.zeros(0, np.uint32)
 
 
 def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int) -> npt.NDArray[np.int32]:
-    """The bucket of each row, in ``[0, num_buckets)``, also where fields are null.
+    """Return the bucket of each row, in ``[0, num_buckets)``, also for null fields.
 
     Raises `TypeError` for a type that is not bucketable and for more than `BUCKET_KEY_COLUMNS_MAX` columns,
     `ValueError` when ``num_buckets`` is below 1 or there are no columns.
@@ -75,17 +75,17 @@ def _hashes(fields: Sequence[_Field]) -> UInt32Array:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of some rows. Of a value behind the slots, ``low`` stands in its slot, and its place beside it."""
+    """One field of some rows. For a value behind the slots, ``low`` is in its slot, with its position beside it."""
 
     is_null: npt.NDArray[np.bool_]
     low: UInt32Array
     high: UInt32Array
     num_words: Int64Array
-    """Four bytes each, behind the slots."""
+    """Number of words of four bytes behind the slots."""
     starts: Int64Array
-    """Where these are in ``words``."""
+    """Index of each value's first word in ``words``."""
     lengths: Int64Array
-    """Of them in bytes, without what fills them up."""
+    """Length of each value in bytes, without filling."""
     words: UInt32Array
 
     @classmethod
@@ -116,11 +116,11 @@ class _Field:
         return cls(is_null, low, high, (behind + 7) // 8 * 2, starts, behind, words)
 
     def slot(self, end: Int64Array) -> tuple[UInt32Array, UInt32Array]:
-        """The two halves of the field's word, where what stands behind the slots goes on at ``end``."""
+        """Return the two halves of the field's word; its value behind the slots begins at ``end``."""
         return self.low, np.where(self.num_words > 0, end.astype(np.uint32), self.high)
 
     def mixed(self, state: UInt32Array) -> UInt32Array:
-        """The state behind the field's words."""
+        """Return the hash state behind the field's words."""
         left = np.flatnonzero(self.num_words)
         i = 0
         while len(left):
@@ -131,7 +131,7 @@ class _Field:
 
 
 def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
-    """The i-th four bytes of each value, zeros behind its end."""
+    """Return the i-th four bytes of each value, zeros behind its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
     word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
     return word

@@ -12,7 +12,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
-"""The kind of a `Create` with ``former_uuids``: older versions of this package leave them out, and so know none."""
+"""The kind of a `Create` with ``former_uuids``: older versions of this package do not write these, and so know none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Create:
     properties: Mapping[str, str]
     lake_location: str
     former_uuids: tuple[str, ...] = ()
-    """Those of the tables that this one is a copy of, the oldest first."""
+    """Uuids of the originals that this table is a copy of, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """``segments`` take the place of all segments within their bucket's ``[start, end)``: same rows, same offsets."""
+    """Replace all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
 
     bucket: int
     start: int
@@ -60,10 +60,11 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The table is empty: what lies below ``offsets``, the ends of all buckets before this action, is its no more.
+    """The table is empty: rows below ``offsets``, the ends of all buckets before this action, are no longer the
+    table's.
 
-    Where all rows are those of an adopted lake, which have no offsets, they are one more than these ends. Offsets go on
-    from there. Segments are dropped, and lake snapshots that hold rows below count for nothing.
+    If all rows are those of an adopted lake, which have no offsets, ``offsets`` are one more than these ends. Offsets
+    go on from there. Segments are dropped, and lake snapshots that hold rows below do not count.
     """
 
     offsets: Mapping[int, int]
@@ -73,8 +74,8 @@ class Truncate:
 class LakePair:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the truncation that the lake knew of; empty where there was none. ``dropped_rows`` of
-    these rows are not there, because their partitions were dropped.
+    ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` of these
+    rows are absent, because their partitions were dropped.
     """
 
     snapshot_id: int
@@ -86,8 +87,8 @@ class LakePair:
 
 @dataclass(frozen=True, slots=True)
 class Retier:
-    """The lake table lies at ``lake_location`` from now on, where no row is yet: snapshots of the former one count no
-    more. Rows of buckets below ``starts`` are given up, as by a truncation there.
+    """The lake table lies at ``lake_location`` from now on, still without rows: snapshots of the former one no longer
+    count. Rows of buckets below ``starts`` are given up, as by a truncation there.
     """
 
     lake_location: str
@@ -110,7 +111,7 @@ class SetSchema:
 class Rename:
     """The table has this name from now on, if the name's pointer is the table's.
 
-    With the name that it has, it ends every renaming that is under way.
+    Repeating the present name ends every renaming that is under way.
     """
 
     name: str
@@ -125,7 +126,7 @@ class Condemn:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Condemned files that have been deleted; the table need not remember them."""
+    """Marked files are deleted now; the table need not remember them."""
 
     keys: tuple[str, ...]
 
@@ -154,7 +155,7 @@ class ForgetTransactions:
 
 @dataclass(frozen=True, slots=True)
 class ExpireTransactions:
-    """Of writers that have not written for long the table remembers no more than the last version.
+    """The table remembers only the last version of writers that have not written for long.
 
     Nothing that is stored later depends on it; see `streamhouse_spark.log.commits.transactions`.
     """
@@ -177,12 +178,12 @@ class KvSnapshot:
     """The rows of a bucket of a table with a primary key, after all changes ``[begins, offset)`` and no others.
 
     ``segments`` hold them in the order of their keys, as columns of the table without the kind of change; their offsets
-    are the numbers of the rows. It takes the place of the bucket's snapshot before it.
+    are the numbers of the rows. It replaces the bucket's snapshot before it.
     """
 
     bucket: int
     begins: int
-    """Where the bucket was last truncated."""
+    """Offset at which the bucket was last truncated."""
     offset: int
     segments: tuple[Segment, ...]
 
@@ -216,7 +217,7 @@ Action = (
 
 @dataclass(slots=True)
 class Payload:
-    """The binary part of a file that is being built: hands out positions."""
+    """The binary part of a file that is being built; it hands out positions."""
 
     parts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -236,16 +237,18 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 
 
 def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
-    """The kind of an action with these segments.
+    """Return the kind of an action with these segments.
 
-    Where they share objects it has a name of its own: a version of this package that does not know of that would delete
-    an object with the first of its segments, so it is stopped here.
+    With shared objects the kind has a name of its own: a version of this package that does not know of them would
+    delete an object with the first of its segments, so it is stopped here.
     """
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
 
 
 def without_rows(action: Action, payload: Payload) -> Action:
-    """The action as it reads back from storage: inline rows move to the payload, their segments say where."""
+    """Return the action as it reads back from storage: inline rows are in the payload, and their segments hold the
+    positions.
+    """
     if not isinstance(action, Append) or not action.inline_rows:
         return action
     return Append(

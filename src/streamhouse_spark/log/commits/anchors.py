@@ -1,4 +1,4 @@
-"""Which records a table's history is made of, so that a position in it can be told from one in another history.
+"""The records of a table's history, so that a position in it can be told from one in another history.
 
 A warehouse that is copied, or restored from a backup, has the same table uuid and record numbers as before, and from
 some record on other records. So a *position* (of a stream, a cache, a staged write, a lake snapshot) names a record by
@@ -16,18 +16,18 @@ from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import CorruptDataError
 
 SPACING: Final = 16
-"""So many of the newest records are all kept, and half as many for each doubling of the age."""
+"""Number of newest records that are all kept; of each doubling of the age half as many are kept."""
 
 
 class HistoryMark(NamedTuple):
-    """One record of one history. Whoever knows it, knows all records before it."""
+    """One record of one history. It stands for all records before it."""
 
     number: int
     attempt: str
 
     @classmethod
     def from_json(cls, value: Any) -> HistoryMark:
-        """Raises `TypeError` or `ValueError` for what is no mark. In JSON a mark is a list of its two parts."""
+        """Read a mark from JSON, a list of its two parts. Raises `TypeError` or `ValueError` for any other value."""
         number, attempt = value
         if type(number) is not int or not isinstance(attempt, str):
             raise TypeError(f"expected [number, attempt], found {value!r}")
@@ -35,7 +35,7 @@ class HistoryMark(NamedTuple):
 
 
 class Relation(enum.Enum):
-    """What a position is to a history."""
+    """The relation of a position to a history."""
 
     SAME = "same"
     """Its record is one of this history."""
@@ -49,13 +49,13 @@ class Relation(enum.Enum):
 class Anchors:
     """The newest records of a history and, the older the fewer, some before them: about 16 and 8 for each doubling.
 
-    A record that is `SPACING` times 2 ** n records old is kept where 2 ** (n + 1) divides its number, so that what is
-    kept depends on the numbers only. Below the oldest anchor nothing is known: the table was opened at a checkpoint
-    from before there were anchors.
+    A record that is `SPACING` times 2 ** n records old is kept if 2 ** (n + 1) divides its number, so that the choice
+    depends on the numbers only. Below the oldest anchor nothing is known: the table was opened at a checkpoint from
+    before there were anchors.
     """
 
     marks: tuple[HistoryMark, ...] = ()
-    """In the order of their numbers, the newest record last."""
+    """Ascending by number, the newest record last."""
     rows: HistoryMark | None = None
     """The newest record that added rows or emptied the table. Positions of readers name it: it moves as rows do."""
 
@@ -70,7 +70,7 @@ class Anchors:
         return Anchors(marks, mark if has_rows else self.rows)
 
     def require_followed_by(self, after: str | None, table: str, table_uuid: str) -> None:
-        """Raises `CorruptDataError` for a record that says that another attempt than the newest is before it."""
+        """Raise `CorruptDataError` for a record that names another attempt than the newest as the one before it."""
         newest = self.newest
         if after is not None and newest is not None and after != newest.attempt:
             raise CorruptDataError(
@@ -79,7 +79,7 @@ class Anchors:
             )
 
     def relation(self, mark: HistoryMark) -> Relation:
-        """What a position at this record is to this history, as far as these anchors tell."""
+        """Return the relation of a position at this record to this history, as far as these anchors tell."""
         found = next((known for known in reversed(self.marks) if known.number <= mark.number), None)
         if self.rows is not None and self.rows.number == mark.number:
             found = self.rows
@@ -95,7 +95,7 @@ class Anchors:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> Anchors:
-        """None is what a checkpoint from before there were anchors has."""
+        """Read anchors from JSON. None stands for a checkpoint from before there were anchors."""
         if data is None:
             return NO_ANCHORS
         rows = data.get("rows")
@@ -107,7 +107,9 @@ NO_ANCHORS: Final = Anchors()
 
 
 def out_of_mixed(table_uuid: str, number: int) -> str:
-    """The ways out for a log that is another one, or has a hole, from this record on, because a process wrote on."""
+    """Describe the remedies for a log that has another history, or a hole, from record ``number`` on, because a process
+    wrote on.
+    """
     return (
         "If the table was restored from a backup while a process went on writing, stop all writers; then put the "
         f"folder {table_prefix(table_uuid)} back from one backup as a whole, or delete in it all commits and "

@@ -1,7 +1,7 @@
-"""Chains of objects that are numbered without a gap and never deleted: the last one, in few requests.
+"""Chains of objects that are numbered without a gap and never deleted: finding the last one in few requests.
 
-Also of those whose oldest are deleted, from one that is there on. Number N is put only by who saw N-1, so what lies
-between two that are there is there too, and the end can be searched.
+A chain whose oldest objects are deleted works from an existing one on. Number N is put only after N-1 was seen, so all
+objects between two existing ones exist, and the end can be searched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Found = TypeVar("Found")
 
 
 def last_number(is_there: Callable[[int], bool], first: int) -> int:
-    """The end of the run behind ``first``: a number that is there, or ``first``, whose successor was then seen absent.
+    """Return the end of the run behind ``first``: an existing number, or ``first``, whose successor was then seen
+    absent.
 
     Two looks for each time that the run's length doubles.
     """
@@ -35,9 +36,9 @@ def last_number(is_there: Callable[[int], bool], first: int) -> int:
 
 
 def last_reached(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
-    """What ``read`` gives for the end of the run that begins at ``first``, for which it gave ``newest``.
+    """Return the result of ``read`` at the end of the run that begins at ``first``, whose result is ``newest``.
 
-    It gives None for a number that is not there.
+    ``read`` returns None for an absent number.
     """
 
     def is_there(number: int) -> bool:
@@ -51,7 +52,7 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
 
 
 def last_object(storage: Storage, key_of: Callable[[int], str]) -> tuple[int, bytes]:
-    """Number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` where there is none.
+    """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
 
     Objects before it may be damaged: none of them is looked into.
     """

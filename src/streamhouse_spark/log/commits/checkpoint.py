@@ -32,17 +32,18 @@ from streamhouse_spark.storage.slots import fill, slot_of_bytes
 logger = logging.getLogger(__name__)
 
 PAST_VERSION = 2
-"""Of a checkpoint with past transactions: an older version of this package would store what they wrote once more."""
+"""Format of a checkpoint with past transactions: an older version of this package would store their writes once
+more."""
 NEWEST_VERSION = 3
-"""Of a checkpoint with segments that share objects, which an older version of this package would delete with the first
-of these segments; and of a copy's: there the lake's files of before would be another engine's, and `drop_partition`
-would drop their rows behind the call too."""
+"""Format of a checkpoint with segments that share objects, which an older version of this package would delete with the
+first of these segments; and of a copy's checkpoint: the older version would take the lake's former files for another
+engine's, and `drop_partition` would also drop their rows from behind the call."""
 
 LANDMARK_EVERY = 256
-"""Every so many floors there is one that is never deleted."""
+"""Distance of floors that are never deleted, in floors."""
 _LANDMARK_VERSION = 2
-"""Format of such a floor: a version of this package that reads on floor by floor would miss those behind deleted ones,
-so it is stopped here."""
+"""Format of such a floor: a version of this package that reads floor by floor would miss those behind deleted ones, so
+it is stopped here."""
 _COPIES = 2
 
 
@@ -57,8 +58,8 @@ class Checkpoint:
 def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
     """Store the state, read it back, and only then point the hint at it.
 
-    Each process would store the same state, so "exists" is success where the object says the same. Raises
-    `CorruptDataError` where it does not; then nobody is led to it.
+    Each process would store the same state, so "exists" is success if the object holds the same state. Raises
+    `CorruptDataError` if it does not; then the hint is not set.
     """
     data = _encoded(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
@@ -78,19 +79,19 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 
 def _version(state: TableState) -> int | None:
-    """The oldest format that says all of the state."""
+    """Return the oldest format that can hold all of the state."""
     if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
         return NEWEST_VERSION
     return PAST_VERSION if state.past_transactions else None
 
 
 def as_stored(state: TableState) -> TableState:
-    """The state as whoever reads its checkpoint has it: what stands for nothing is written in one way only."""
+    """Return the state as its checkpoint reads back: empty values are written in one way only."""
     return _decoded(_encoded(state), state.table_uuid, state.version, "").state
 
 
 def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
-    """Raises `ObjectNotFoundError`, or `CorruptDataError` where it is damaged."""
+    """Read a checkpoint. Raises `ObjectNotFoundError`, or `CorruptDataError` if it is damaged."""
     return _read(storage, table_uuid, number).state
 
 
@@ -108,7 +109,7 @@ def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
 
 
 def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
-    """See `find_checkpoint`."""
+    """Return the checkpoint of `find_checkpoint`."""
     found, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
     return found.state if found is not None else None
 
@@ -116,10 +117,11 @@ def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -
 def find_checkpoint(
     storage: Storage, table_uuid: str, *, at_least: int = 0
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
-    """A recent one, at record ``at_least`` or later, or None where the log has to be read from record 1.
+    """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
 
-    The hint is tried first. One that is damaged, or of a newer format, is passed over and logged, because the records
-    behind an older one say the same, and of newer formats say so; what was wrong with those passed over comes second.
+    The hint is tried first. A checkpoint that is damaged, or of a newer format, is skipped and logged: the records
+    behind an older one lead to the same state, and records of newer formats raise. The second result is the error of
+    the skipped ones.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
@@ -160,12 +162,12 @@ TOMBSTONE = 10**19
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Records below ``floor`` are void. ``time_ms`` is the store time at which that was said."""
+    """Records below ``floor`` are void. ``time_ms`` is the store time of that decision."""
 
     floor: int
     time_ms: int
     is_landmark: bool = False
-    """Floors behind it may be found missing; no older version of this package reads beyond it."""
+    """Whether floors behind it may be absent; then no older version of this package reads beyond it."""
 
 
 def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
@@ -193,7 +195,7 @@ def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
 
 
 def decode_floor(data: bytes, where: str) -> Floor:
-    """Raises `CorruptDataError` where no copy is whole, `FormatVersionError` for a newer format."""
+    """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
     failure: CorruptDataError | FormatVersionError | None = None
     for copy in _copies(data):
         try:
@@ -209,6 +211,6 @@ def decode_floor(data: bytes, where: str) -> Floor:
 
 
 def _copies(data: bytes) -> list[bytes]:
-    """The whole object, and the copies in its payload: each is as long as what stands before them."""
+    """Return the whole object, and the copies in its payload: each is as long as the bytes before them."""
     size, rest = divmod(len(data), 1 + _COPIES)
     return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]

@@ -1,4 +1,4 @@
-"""The commit log of one table: the one mutable thing.
+"""The commit log of one table: its one mutable thing.
 
 **Commit point** of every change: put-if-absent of ``commits/<N+1>``. Before it nothing is visible, after it everything
 is. The record is a slot (see `storage.slots`): whatever a put reports, the record at N+1 is read back and its
@@ -62,8 +62,8 @@ _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 
 Plan = Callable[[TableState, int], Sequence[Action]]
-"""From the newest state, and the time of the record to come, to its actions. Called again after each lost race; raises
-to give up. An empty result commits nothing."""
+"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
+raises to give up. An empty result commits nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,17 @@ class CommitLog:
 
     @property
     def state(self) -> TableState:
-        """The newest state known, without asking storage where one is known."""
+        """The newest known state; storage is asked only if none is known."""
         return self._state or self.refresh()
 
     @property
     def is_severed(self) -> bool:
-        """Whether the log was restored under this object, which can only be thrown away then."""
+        """Whether the log was restored under this object, which can then only be thrown away."""
         return self._severed is not None
 
     @property
     def known(self) -> TableState | None:
-        """The newest state known; None before storage was asked."""
+        """The newest known state; None before storage was asked."""
         return self._state
 
     @property
@@ -121,13 +121,13 @@ class CommitLog:
     def refresh(self) -> TableState:
         """Read forward to the tail.
 
-        Raises `TableNotFoundError` where the table has no first record, `DifferentHistoryError` where the log is no
-        longer the one that was read before: for good, as this object cannot tell what else of it is out of date.
+        Raises `TableNotFoundError` if the table has no first record, `DifferentHistoryError` if the log is no longer
+        the one that was read before: for good, because other parts of this object may be out of date too.
         """
         return self._refreshed(stands=False)
 
     def _refreshed(self, *, stands: bool) -> TableState:
-        """``stands``: see in any case that the record is there on which a process stands that finds no newer one."""
+        """Read forward. With ``stands``, check in any case that the newest known record is still stored."""
         with self._lock:
             if self._severed is not None:
                 raise DifferentHistoryError(self._severed)
@@ -164,7 +164,9 @@ class CommitLog:
             raise self._no_checkpoint()
 
     def _no_checkpoint(self) -> StreamhouseError:
-        """Why the table cannot be opened: records below the floor are gone, and so is what they said."""
+        """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
+        content.
+        """
         for error in self._damaged:
             if isinstance(error, FormatVersionError):
                 return error
@@ -176,14 +178,14 @@ class CommitLog:
         )
 
     def commit(self, plan: Plan, *, transaction: Transaction | None = None, staged_ms: int | None = None) -> Committed:
-        """Commit what ``plan`` makes of the newest state, as one record.
+        """Commit the actions that ``plan`` returns for the newest state, as one record.
 
         Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
-        returns its first outcome. ``staged_ms`` is the store time at which staging began of what the plan names; by
+        returns its first outcome. ``staged_ms`` is the store time at which staging of the plan's files began; by
         default it began with this call.
 
         Raises:
-            CommitConflictError: too many lost races, or what was staged is gone; nothing was written, trying again is
+            CommitConflictError: too many lost races, or staged files are gone; nothing was written, trying again is
                 safe.
             CommitStateUnknownError: storage failed before it could be seen whether the record is there.
             StorageError: storage failed and the record is not there; `StorageRefusedError` where it always will.
@@ -205,7 +207,9 @@ class CommitLog:
         return committed
 
     def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str, staged_ms: int) -> Committed | None:
-        """One attempt, however many races it loses. None when it won a number below a floor: its record is void."""
+        """Run one attempt, however many races it loses. Returns None if it won a number below a floor: its record is
+        void.
+        """
         failures = conflicts = refusals = 0
         while True:
             with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
@@ -250,12 +254,12 @@ class CommitLog:
         if found is None:
             return None
         self._checkpointed = max(self._checkpointed, found.state.version)
-        if found.floor_index > self._floor_index:  # what its writer knew: newer floors are looked for from there on
+        if found.floor_index > self._floor_index:  # its writer knew this floor: newer ones are looked for from there on
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
         return found.state
 
     def _read_forward(self, state: TableState | None, own: dict[str, Committed]) -> TableState | None:
-        """The state at the tail. ``own`` gets the records of attempts that are under way in this process."""
+        """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
         while True:
             number = state.version + 1 if state is not None else 1
             try:
@@ -267,7 +271,7 @@ class CommitLog:
                 own[record.attempt] = Committed(before, state)
 
     def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
-        """The state at the tail, once it is seen that the tail is not a missing record with others behind it."""
+        """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
         while has_record(self._storage, self._table_uuid, state.version + 2):
             tail, state = state.version, self._read_forward(state, own) or state
             if state.version == tail:
@@ -278,7 +282,7 @@ class CommitLog:
         return state
 
     def _require_standing(self, state: TableState, *, is_certain: bool) -> None:
-        """Raises `DifferentHistoryError` where the newest record known is no longer the one that is stored."""
+        """Raise `DifferentHistoryError` if the newest known record is no longer the stored one."""
         now_ms = self._world.clock.boot_ms()
         if not is_certain and now_ms - self._stood_ms <= FLOOR_CHECK_MS:
             return
@@ -288,14 +292,16 @@ class CommitLog:
         self._stood_ms = now_ms
 
     def relation(self, mark: HistoryMark) -> Relation:
-        """What a position is to this log; its record is read where the state cannot tell and the record is kept."""
+        """Return the relation of a position to this log; its record is read if the state cannot tell and the record is
+        kept.
+        """
         state = self.state
         if mark.number > state.version:
             state = self.refresh()
         return standing.relation(self._storage, state, mark, self.check_floor)
 
     def require_history(self, marks: Iterable[HistoryMark | None], who: str) -> None:
-        """See that what somebody holds, who read the log at these records, is of this log. Nothing is written.
+        """Check that a position, taken when the log had the records ``marks``, is of this log. Nothing is written.
 
         Costs no request where the records are among the newest. Raises `DifferentHistoryError`.
         """
@@ -304,7 +310,7 @@ class CommitLog:
                 raise standing.other_history(self.state.name, mark, who)
 
     def _floor_allows(self, read_from: int) -> bool:
-        """Whether records from ``read_from`` on were never deleted, so that what was read there is the log."""
+        """Whether records from ``read_from`` on were never deleted, so that reads there are the log."""
         now_ms = self._world.clock.boot_ms()
         if self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
             self.check_floor()
@@ -322,7 +328,9 @@ class CommitLog:
     # -- committing -----------------------------------------------------------------------------------------------
 
     def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
-        """Try to put the record; then the record that is there under its number, if any, and what storage said."""
+        """Try to put the record. Returns the record that is stored under its number, if any, and the storage's
+        error.
+        """
         encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
         slot = Slot(
             self._storage,
@@ -341,7 +349,7 @@ class CommitLog:
         return (encoded.stored if taken.failure is None else taken.stored), taken.failure
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
-        """A last look before a record names objects: nobody restored the table while they were staged.
+        """Check once more, before a record names objects, that nobody restored the table while they were staged.
 
         Raises `DifferentHistoryError`, `CommitConflictError`.
         """
@@ -365,7 +373,7 @@ class CommitLog:
             ) from taken.doubt
 
     def _refresh_after(self, failures: int) -> TableState:
-        """The newest state. After a failed put on a remote store, only seeing the tail can tell what became of it."""
+        """Return the newest state. After a failed put on a remote store, only reading the tail tells the outcome."""
         try:
             return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
@@ -377,7 +385,9 @@ class CommitLog:
             ) from error
 
     def _won(self, before: TableState, stored: Record) -> TableState | None:
-        """The state after our own record; None when the number lay below a floor, so that the record is void."""
+        """Return the state after this process's record; None if the number lay below a floor, so that the record is
+        void.
+        """
         waited_ms = self._world.clock.boot_ms() - self._floor_checked_ms
         if waited_ms > FLOOR_CHECK_MS or self._storage.local_path("") is not None:
             # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.
@@ -418,16 +428,16 @@ class CommitLog:
             self.checkpoint(state)
 
     def checkpoint(self, state: TableState) -> None:
-        """Store a checkpoint. It is derived, so a failure is logged and costs the next opener time, nothing else."""
+        """Store a checkpoint. It is derived, so a failure is logged and only costs the next opener time."""
         self._checkpointed = state.version
         with after_commit(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
 
 
 def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """The stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
+    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
 
-    Without offsets where a newer one is, or the writer has not written for ``table.transactions.ttl``.
+    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
     """
     if transaction is None:
         return None
@@ -445,6 +455,6 @@ def _require_live(state: TableState, actions: Sequence[Action]) -> None:
 
 
 def require_there(state: TableState) -> None:
-    """Raises `TableNotFoundError` for a dropped table."""
+    """Raise `TableNotFoundError` for a dropped table."""
     if state.dropped:
         raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -1,11 +1,11 @@
-"""The chain of a table's floors: its newest in few requests, and which old ones may go.
+"""The chain of a table's floors: its newest in few requests, and the old ones that may go.
 
 Floors are put one behind the other, so at first they are dense, and their values only grow. Every `LANDMARK_EVERY`-th,
 a landmark, is kept for good, and so are those up to the first landmark; others go once a landmark lies above them.
 
-**Invariant:** who knows floor ``k`` learns of a newer one, if there is one, by reading ``k + 1`` and then the next
-landmark above ``k``, however long ago it learned of ``k``: where ``k + 1`` was deleted, that landmark was there before.
-Listings never find a floor; checkpoints only say where to begin.
+**Invariant:** a process that knows floor ``k`` learns of a newer one, if there is one, by reading ``k + 1`` and then
+the next landmark above ``k``, however long ago it learned of ``k``: if ``k + 1`` was deleted, that landmark was there
+before. Listings never find a floor; checkpoints only tell where to begin.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NONE: Final = 0
 
 
 def newest_floor(storage: Storage, table_uuid: str, known: int = NONE) -> tuple[int, Floor | None]:
-    """Index and floor of the newest one above ``known``; ``(known, None)`` where there is none.
+    """Return index and floor of the newest one above ``known``; ``(known, None)`` if there is none.
 
-    One request where there is none in the young chain of a table, two in an old one; else some for each time that the
-    distance doubles. Raises `CorruptDataError` where the newest is damaged in all its copies.
+    Without a newer one this takes one request in the young chain of a table, two in an old one; else some for each
+    doubling of the distance. Raises `CorruptDataError` if all copies of the newest are damaged.
     """
     found: dict[int, bytes] = {}
 
@@ -59,7 +59,9 @@ def _is_kept(index: int) -> bool:
 
 
 def settled_floor(storage: Storage, table_uuid: str, newest: int, settled_ms: int) -> int:
-    """The largest floor that was put at ``settled_ms`` or before, as far as a search by time tells; 0 for none."""
+    """Return the largest floor that was put at ``settled_ms`` or before, as far as a search by time tells; 0
+    for none.
+    """
     begin = max(newest // LANDMARK_EVERY * LANDMARK_EVERY, 1)
     older = range(begin - LANDMARK_EVERY, 0, -LANDMARK_EVERY) if begin > 1 else range(0)
     indexes = [*range(newest, begin - 1, -1), *older]
@@ -82,10 +84,10 @@ def _readable(storage: Storage, table_uuid: str, index: int) -> Floor | None:
 
 
 def superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[str]:
-    """Keys of floors that nobody needs: between two landmarks, from the first on.
+    """Return the keys of floors that nobody needs: between two landmarks, from the first on.
 
-    Nothing behind a floor in the place of a landmark that an older version of this package put: it reads on from there
-    floor by floor.
+    Floors behind one that an older version of this package put at a landmark's index stay: that version reads on from
+    there floor by floor.
     """
     last = newest // LANDMARK_EVERY
     if last < 2:

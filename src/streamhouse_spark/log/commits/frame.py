@@ -37,7 +37,7 @@ class Frame:
 def encode_frame(
     kind: str, header: dict[str, Any], payload: Sequence[bytes] = (), *, version: int | None = None
 ) -> bytes:
-    """The file's bytes; ``payload`` comes in parts, so that rows are copied once."""
+    """Return the file's bytes; ``payload`` comes in parts, so that rows are copied once."""
     body = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
     for part in payload:
@@ -47,7 +47,9 @@ def encode_frame(
 
 
 def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = None) -> Frame:
-    """Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a format newer than ``newest``."""
+    """Return header and payload of a file. Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a
+    format newer than ``newest``.
+    """
     match = _FIRST_LINE.match(data, 0, _FIRST_LINE_BYTES_MAX)
     if match is None or match[1] != kind.encode():
         raise CorruptDataError(f"{where} ({len(data)} bytes) does not begin as a {kind} file does; restore this file")

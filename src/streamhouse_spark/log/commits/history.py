@@ -1,4 +1,4 @@
-"""The table as it was after an older record: from the checkpoint before it and the records between the two."""
+"""The state of a table after an older record: from the checkpoint before it and the records between the two."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from streamhouse_spark.storage.base import Storage
 
 
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
-    """The state after record ``version``.
+    """Return the state after record ``version``.
 
-    Records below a floor are void, so what was read counts only if the newest floor, read afterwards, is at most the
-    first record that was read.
+    Records below a floor are void, so the reads count only if the newest floor, read afterwards, is at most the first
+    record that was read.
 
-    Raises `InvalidOptionError` for a record that is not there yet, `SnapshotExpiredError` where it can no longer be
-    told what the table was.
+    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state can no longer
+    be found.
     """
     newest = log.state if version <= log.state.version else log.refresh()
     if not 1 <= version <= newest.version:
@@ -50,11 +50,11 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
 
 
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
-    """The state after record ``version``, of which only the snapshots by key count, even where a floor lies above it.
+    """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
 
     A record below a floor may be one that a slow writer put anew where cleaning had deleted one. For snapshots by key
-    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found as
-    long as the records are there, a day from when they were the newest at least. Raises `SnapshotExpiredError`.
+    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found while
+    the records exist: for at least a day after they were the newest. Raises `SnapshotExpiredError`.
     """
     base = _checkpoint_before(storage, log.table_uuid, version)
     try:
@@ -95,7 +95,7 @@ def _expired(newest: TableState, version: int) -> SnapshotExpiredError:
 
 
 def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
-    """See that the segments of an older state can still be there: live, or condemned and not yet deleted.
+    """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
 
     Rows inside a record are kept while no floor lies above it. Raises `SnapshotExpiredError`.
     """

@@ -1,4 +1,4 @@
-"""How far somebody outside the warehouse has read a table: offsets, and the record at which they meant these rows."""
+"""Positions of readers outside the warehouse: offsets, and the record at which they meant these rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LogPosition(Mapping[int, int]):
     table_uuid: str
     offsets: Mapping[int, int]
     history: HistoryMark | None = None
-    """None where the table had no row, or the position is of an older version of this package."""
+    """None if the table had no row, or an older version of this package wrote the position."""
 
     @classmethod
     def of(cls, state: TableState, offsets: Mapping[int, int]) -> LogPosition:
-        """At these offsets of what the state knows."""
+        """Return the position at these offsets of the state's history."""
         return cls(state.table_uuid, dict(offsets), state.anchors.rows)
 
     def __getitem__(self, bucket: int) -> int:
@@ -43,19 +43,21 @@ class LogPosition(Mapping[int, int]):
         return len(self.offsets)
 
     def moved_to(self, state: TableState) -> LogPosition:
-        """The position in a table of another history: at the same offsets, or where the log begins or ends there."""
+        """Return the position in a table of another history: at the same offsets, or at the log's beginning or end."""
         offsets = {b: max(log.start, min(self.offsets.get(b, log.start), log.end)) for b, log in state.buckets.items()}
         return LogPosition.of(state, offsets)
 
     def to_json(self) -> dict[str, Any]:
-        """To be kept beside what was made of the rows, until `from_json`."""
+        """Return the position as JSON, to be kept beside the results of the rows, until `from_json`."""
         offsets = {str(bucket): offset for bucket, offset in sorted(self.offsets.items())}
         history = None if self.history is None else list(self.history)
         return {"version": VERSION, "table": self.table_uuid, "offsets": offsets, "history": history}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LogPosition:
-        """Raises `FormatVersionError` for a newer version's position, `InvalidOptionError` for what is none."""
+        """Read a position from JSON. Raises `FormatVersionError` for a newer version's, `InvalidOptionError` for any
+        other value.
+        """
         try:
             if (version := int(data["version"])) > VERSION:
                 raise FormatVersionError(
@@ -71,9 +73,9 @@ class LogPosition(Mapping[int, int]):
 
 
 def require_position(log: CommitLog, found: object, who: str) -> None:
-    """See that offsets which somebody gives are of this table's history, where they say of which they are.
+    """Check that the given offsets are of this table's history, if they name their history.
 
-    Costs no request where the record is among the newest. Raises `DifferentHistoryError`.
+    Costs no request if the record is among the newest. Raises `DifferentHistoryError`.
     """
     if not isinstance(found, LogPosition):
         return

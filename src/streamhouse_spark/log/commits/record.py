@@ -28,26 +28,26 @@ class Record:
     number: int
     table_uuid: str
     attempt: str
-    """Names the attempt that wrote the record: who put it can tell it from another's."""
+    """The attempt that wrote the record: its writer can tell it from another's."""
     time_ms: int
-    """Store time. Tells TTL and timestamp starts, never order."""
+    """Store time. It decides about TTL and starts by timestamp, never about order."""
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
     after: str | None = None
-    """The attempt of the record before, where its writer knew it: a record of another history follows another."""
+    """The attempt of the record before, if its writer knew it: a record of another history follows another."""
 
 
 class EncodedRecord(NamedTuple):
     data: bytes
     manifest: bytes | None
-    """The bytes of the manifest, where one is needed; to be stored before the record."""
+    """The bytes of the manifest, if one is needed; to be stored before the record."""
     stored: Record
-    """The record as reading it back gives it."""
+    """The record as it reads back."""
 
 
 def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
-    """The bytes to store; a manifest, where one is needed, goes under ``manifest_uuid``."""
+    """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``."""
     payload = Payload()
     placed = tuple(without_rows(action, payload) for action in record.actions)
     actions = [action_to_json(action, payload) for action in placed]
@@ -71,9 +71,9 @@ def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
 
 
 def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record, memoryview]:
-    """A record and the payload that its inline segments point into.
+    """Read a record and the payload that its inline segments point into.
 
-    Raises `ObjectNotFoundError` where there is none, `CorruptDataError` where it is damaged or not this table's.
+    Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or not this table's.
     """
     key = commit_key(table_uuid, number)
     where = f"{storage.url}/{key}"
@@ -109,7 +109,7 @@ def has_record(storage: Storage, table_uuid: str, number: int) -> bool:
 
 
 def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
-    """The attempt of a stored record; None where there is none, or none that can be read."""
+    """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
         header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}").header

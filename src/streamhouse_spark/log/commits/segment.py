@@ -17,13 +17,13 @@ BLOCK_BYTES_MIN = 1 << 16
 BLOCKS_MAX = 4096
 UNPACKED_FACTOR = 8
 UNPACKED_ROW_BYTES = 64
-"""What a compressed segment that does not say it is taken for: so many times its size, or so many bytes a row."""
+"""Estimate for a compressed segment without the figure: a multiple of its size, or so many bytes a row."""
 Stats = Mapping[str, list[Any]]
 """Column → ``[min, max, null count]`` in JSON form; columns without statistics are absent."""
 
 
 def block_bytes_for(size_bytes: int) -> int:
-    """The checksum block of a segment of about this size: a power of two, at least 64 KiB, at most 4096 blocks.
+    """Return the checksum block of a segment of about this size: a power of two, at least 64 KiB, at most 4096 blocks.
 
     A read verifies whole blocks around each buffer: at 64 KiB a fifth less than at 256 KiB for two of 16 columns.
     """
@@ -35,12 +35,11 @@ def block_bytes_for(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class SegmentIndex:
-    """What a reader needs before it opens the object.
+    """The facts that a reader needs before it opens the object.
 
     ``batch_starts[i]`` is the byte position of record batch ``i``, but 0 for the first, which lies behind the schema;
-    ``batch_rows[i]`` its number of rows;
-    ``block_sums[j]`` the XXH3-64 of bytes ``[j * block_bytes, (j + 1) * block_bytes)`` of the object;
-    rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
+    ``batch_rows[i]`` its number of rows; ``block_sums[j]`` the XXH3-64 of bytes ``[j * block_bytes, (j + 1) *
+    block_bytes)`` of the object; rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
     """
 
     block_bytes: int
@@ -100,22 +99,22 @@ class Segment:
     uuid: str | None = None
     inline: tuple[int, int] | None = None
     part: int | None = None
-    """Where its bytes begin in an object that it shares with other segments; None where the object is its own."""
+    """Position of its bytes in an object that it shares with other segments; None for an object of its own."""
     compressed: bool = False
     stats: Stats | None = None
     partitions: tuple[tuple[Any, ...], ...] | None = None
-    """The distinct partition values of its rows in JSON form, where they are few."""
+    """Distinct partition values of its rows in JSON form, if they are few."""
     index_bytes: bytes = b""
     unpacked_bytes: int | None = None
-    """What its rows take in memory, where it is compressed; None also where an older version wrote it."""
+    """Bytes of its rows in memory, if it is compressed; None also if an older version wrote it."""
     rewrites: bool = False
     """Whether some of its rows are changes of an operation that read the table: an UPDATE, DELETE or MERGE."""
 
     @property
     def memory_bytes(self) -> int:
-        """About what its rows take in memory: what everything goes by that holds rows, because packed they say little.
+        """Estimated bytes of its rows in memory, used by everything that holds rows: packed sizes tell little.
 
-        Of a compressed segment that does not say it a guess, by its size and its rows.
+        For a compressed segment without the figure it is a guess from its size and its rows.
         """
         if not self.compressed:
             return self.size_bytes
@@ -136,11 +135,11 @@ class Segment:
         return SegmentIndex.from_bytes(self.index_bytes)
 
     def placed(self, base_offset: int, commit: int, time_ms: int) -> Segment:
-        """The staged segment as commit record ``commit`` adds it."""
+        """Return the staged segment as commit record ``commit`` adds it."""
         return replace(self, base_offset=base_offset, commit=commit, first_time_ms=time_ms, last_time_ms=time_ms)
 
     def commit_times_ms(self, offsets: OffsetRange) -> npt.NDArray[np.int64]:
-        """When the rows at these offsets were committed, one time per row."""
+        """Return the commit time of each row at these offsets."""
         starts, times_ms = self.time_runs
         if len(times_ms) == 1:
             return np.full(len(offsets), times_ms[0], np.int64)
@@ -149,13 +148,15 @@ class Segment:
 
     @cached_property
     def time_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Clocks jump: times may decrease."""
+        """Starts and times: rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Clocks jump: times
+        may decrease.
+        """
         if self.index_bytes and len(self.index.times_ms):
             return self.index.time_starts, self.index.times_ms
         return np.zeros(1, np.int64), np.array([self.first_time_ms], np.int64)
 
     def to_json(self) -> dict[str, Any]:
-        """All but ``index_bytes``, which travels in a binary payload."""
+        """Return everything but ``index_bytes``, which travels in a binary payload."""
         out: dict[str, Any] = {
             "bucket": self.bucket,
             "base": self.base_offset,

@@ -1,4 +1,4 @@
-"""Whether what a process knows of a log is still the log: the table may be restored while processes use it."""
+"""Checks that a process's known log still is the log: the table may be restored while processes use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
-    """Whether the state's newest record is stored, by the same attempt; also where that cannot be told."""
+    """Whether the state's newest record is stored, by the same attempt; also if that cannot be told."""
     newest = state.anchors.newest
     if newest is None or newest.number < check_floor():
         return True
@@ -21,15 +21,15 @@ def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) 
     if found is not None:
         return found == newest.attempt
     if has_record(storage, state.table_uuid, newest.number):
-        return True  # it is damaged, which is for those to say who need it
+        return True  # it is damaged, and the next reader that needs it raises
     return newest.number < check_floor()
 
 
 def relation(storage: Storage, state: TableState, mark: HistoryMark, check_floor: Callable[[], int]) -> Relation:
-    """What a position is to the history of this state, which is the newest one.
+    """Return the relation of a position to the history of this state, which is the newest one.
 
-    Costs nothing where the state's anchors tell, one request where not. Below a floor a record may be one that a slow
-    writer put anew where cleaning had deleted one: another attempt says nothing there.
+    Costs nothing if the state's anchors tell, else one request. Below a floor a record may be one that a slow writer
+    put anew where cleaning had deleted one: another attempt says nothing there.
     """
     found = state.anchors.relation(mark)
     if found is not Relation.UNKNOWN:
@@ -44,7 +44,7 @@ def relation(storage: Storage, state: TableState, mark: HistoryMark, check_floor
 
 
 def restored(storage: Storage, state: TableState) -> str:
-    """The text for a process that no longer `stands`."""
+    """Return the text for a process whose log no longer `stands`."""
     return (
         f"{state.name} ({state.table_uuid}): this process read record {state.version} of attempt {state.attempt}, and "
         f"{storage.url}/{commit_key(state.table_uuid, state.version)} is not that record now: the table was restored "

@@ -1,4 +1,4 @@
-"""`TableState`: what a table is after a commit record. Pure: folding records never touches storage."""
+"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
-"""What the log of a table with a primary key stores before the table's columns: a number for the kind of change."""
+"""The first column of the log of a table with a primary key, before the table's columns: a number for the kind of
+change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class BucketLog:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntry:
-    """How far a named consumer is, and when it last said so."""
+    """The position of a named consumer, and the time of its last report."""
 
     offsets: Mapping[int, int]
     time_ms: int
     history: HistoryMark | None = None
-    """As in `streamhouse_spark.log.commits.position.LogPosition`."""
+    """See `streamhouse_spark.log.commits.position.LogPosition`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Condemned:
     commit: int
     time_ms: int
     orphan: bool
-    """No record ever named the file: a slow writer may still hold it."""
+    """Whether no record ever named the file, so that a slow writer may still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,13 @@ class TableState:
     lake_location: str
     buckets: Mapping[int, BucketLog]
     lake: LakePair | None = None
-    """The newest recorded lake snapshot that is of this table as it is since its last truncation."""
+    """The newest recorded lake snapshot of the table since its last truncation."""
     lake_history: tuple[LakePair, ...] = ()
     """The newest recorded lake snapshots, those from before a truncation included."""
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
-    """Of writers that have not written for long; none of them has an entry."""
+    """Last versions of writers that have not written for long; none of them has an entry."""
     condemned: Mapping[str, Condemned] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
@@ -101,20 +102,20 @@ class TableState:
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     former_lakes: tuple[str, ...] = ()
-    """Where the lake table lay before it was built anew elsewhere: these files go with the table."""
+    """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
     named: int = 1
-    """Number of the newest record that said the name: a renaming that began before it does not happen."""
+    """Number of the newest record with the name: a renaming that began before it does not happen."""
     former_uuids: tuple[str, ...] = ()
-    """Those of the tables that this one is a copy of, the oldest first."""
+    """Uuids of the originals that this table is a copy of, the oldest first."""
     dropped: bool = False
     buried: bool = False
-    """Dropped for good: its files may go."""
+    """Whether the table is dropped for good: its files may go."""
     anchors: Anchors = NO_ANCHORS
-    """Which records this history is made of."""
+    """Marks of the records of this history."""
 
     @property
     def attempt(self) -> str | None:
-        """Of the newest record; None where it is not known, behind a checkpoint of an older version only."""
+        """Attempt of the newest record; None if unknown, behind a checkpoint of an older version only."""
         newest = self.anchors.newest
         return newest.attempt if newest is not None else None
 
@@ -124,7 +125,9 @@ class TableState:
 
     @cached_property
     def parsed(self) -> TableProperties:
-        """`properties`, typed. Raises `InvalidOptionError` for what another version of this package stored."""
+        """`properties`, typed. Raises `InvalidOptionError` for values that only another version of this package
+        stores.
+        """
         return parse_properties(self.properties, self.schema, self.partition_by)
 
     @cached_property
@@ -134,11 +137,13 @@ class TableState:
 
     @cached_property
     def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: where tiering was disabled, what the lake holds is read all the same."""
+        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
     def written_schema(self, schema_id: int) -> TableSchema:
-        """The columns of segments that were written with a schema: `CHANGE_COLUMN` and its own with a primary key."""
+        """Return the columns of segments that were written with a schema: its own, behind `CHANGE_COLUMN` with a
+        primary key.
+        """
         schema = self.schemas[schema_id]
         return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
@@ -155,7 +160,7 @@ class TableState:
     def num_rows(self) -> int:
         """Rows appended since the table was created or last truncated, without those of dropped partitions.
 
-        Rows of a lake that was adopted are not known here: neither they nor what was dropped since is counted.
+        Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         if self.lake is None or ADOPTED in self.properties:
@@ -164,25 +169,25 @@ class TableState:
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
-        """Bucket → where the table begins; empty for a table that was never truncated."""
+        """Bucket → first offset of the table; empty for a table that was never truncated."""
         return self.truncation.offsets if self.truncation else {}
 
     def first_offset(self, bucket: int) -> int:
-        """The bucket's first offset since the table was created or last truncated."""
+        """Return the bucket's first offset since the table was created or last truncated."""
         return self.first_offsets.get(bucket, 0)
 
     @property
     def has_adopted_rows_alone(self) -> bool:
-        """Whether all rows are those of the lake that the table was made of, and none was ever added or taken away."""
+        """Whether all rows are those of the lake that the table was made from, and none was ever added or removed."""
         adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
         return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
-        """Whether rows from ``starts`` on are all rows of the table: false for what was before a truncation."""
+        """Whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
         return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
 
     def lake_offset(self, bucket: int) -> int:
-        """The table's rows of the bucket below this offset are in the recorded lake snapshot."""
+        """Return the offset below which the table's rows of the bucket are in the recorded lake snapshot."""
         return self.lake.offsets.get(bucket, 0) if self.lake else self.first_offset(bucket)
 
     @property
@@ -191,20 +196,20 @@ class TableState:
         return self.truncation is not None and self.lake is None
 
     def live_segments(self) -> list[Segment]:
-        """Those of the log."""
+        """Return the segments of the log."""
         return [s for log in self.buckets.values() for s in log.segments]
 
     def kept_segments(self) -> list[Segment]:
-        """Those of the log and of snapshots by key."""
+        """Return the segments of the log and of snapshots by key."""
         return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
 
     def oldest_inline_commit(self) -> int | None:
-        """The oldest record that holds rows which live nowhere else."""
+        """Return the oldest record with rows that are nowhere else."""
         return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
 
 
 def fold(state: TableState | None, record: Record) -> TableState:
-    """The table after ``record``.
+    """Return the state after ``record``.
 
     Raises `CorruptDataError` for a record that cannot follow, also for one that follows another attempt than the
     state's newest.
@@ -386,7 +391,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
 
 
 def with_lake(state: TableState) -> TableState:
-    """Look which recorded lake snapshot counts: the newest, unless it holds rows that a truncation took away."""
+    """Set the recorded lake snapshot that counts: the newest, unless it holds rows that a truncation took away."""
     counted = (pair for pair in reversed(state.lake_history) if state.begins_at(pair.starts))
     return replace(state, lake=next(counted, None))
 
@@ -401,12 +406,12 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    """The objects that were these segments' own."""
+    """Return the keys of objects that only these segments used."""
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
 
 
 def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
-    """Condemn the shared objects of which the record took the last segment. Looks at all only where it took one."""
+    """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
     gone: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
@@ -421,7 +426,7 @@ def _without_empty_objects(before: TableState, state: TableState, record: Record
 
 
 def _shared(segments: Iterable[Segment]) -> set[str]:
-    """The objects that these segments share with others."""
+    """Return the objects that these segments share with others."""
     return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
@@ -431,7 +436,7 @@ def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *,
 
 
 def referenced_keys(state: TableState) -> set[str]:
-    """Every file that a reader of this state may open, commit records included."""
+    """Return the keys of all files that a reader of this state may open, commit records included."""
     keys: set[str] = set()
     for segment in state.kept_segments():
         if segment.uuid is not None:
@@ -444,5 +449,5 @@ def referenced_keys(state: TableState) -> set[str]:
 
 
 def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
-    """The manifests of records from a number on, which may still be read."""
+    """Return the keys of manifests of records from ``at_least`` on, which may still be read."""
     return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}

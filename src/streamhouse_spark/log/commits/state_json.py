@@ -1,4 +1,4 @@
-"""The table's state as a checkpoint holds it."""
+"""A table's state in the form of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
-    """The state as a checkpoint holds it."""
+    """Return the state in the form of a checkpoint."""
     out = {
         "table": state.table_uuid,
         "version": state.version,

@@ -1,4 +1,4 @@
-"""Whether the objects that a record is about to name are stored: a restore takes away what was staged before it."""
+"""Checks that the objects of a coming record are stored: a restore takes away files that were staged before it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 STAGED_MS_MIN: Final = 60_000
-"""On a remote store what was staged within this time is taken to be there: a look costs requests."""
+"""Age up to which files staged on a remote store count as stored: a look costs requests."""
 
 
 def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:
-    """Whether to look for what was staged from this store time on: on a local disk that costs next to nothing."""
+    """Whether to check files staged from ``staged_ms`` on: on a local disk that costs next to nothing."""
     return storage.local_path("") is not None or storage.now_ms() - staged_ms > STAGED_MS_MIN
 
 
 def staged_uuids(actions: Iterable[Action]) -> list[str]:
-    """The objects that these actions bring into the table, each once: segments of many buckets share some."""
+    """Return the uuids of the objects that these actions add to the table, each once: segments of many buckets share
+    some.
+    """
     found = (a.segments for a in actions if isinstance(a, Append | Replace | KvSnapshot))
     return list(dict.fromkeys(segment.uuid for segments in found for segment in segments if segment.uuid is not None))
 
 
 def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) -> None:
-    """See that these segments are there; a request for each. Raises `CommitConflictError`."""
+    """Check that these segments are stored, with a request for each. Raises `CommitConflictError`."""
 
     def size(uuid: str) -> int:
         return storage.size_bytes(segment_key(state.table_uuid, uuid))

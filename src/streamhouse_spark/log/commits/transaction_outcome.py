@@ -8,9 +8,9 @@ from streamhouse_spark.log.commits.transactions import TransactionEntry
 
 
 def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, table: str) -> TransactionEntry | None:
-    """The outcome of a transaction that is stored already; None for one that is to be written.
+    """Return the outcome of a transaction that is stored already; None for one that is to be written.
 
-    Of a batch write an older version than the stored one has the outcome "nothing", as it was stored before. Of a
+    An older version than the stored one has the outcome "nothing" for a batch write, as it was stored before. For a
     stream it is an error: Spark repeats its last batch at most, so the query's checkpoint is older than the table.
 
     Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that does not fit the
@@ -39,7 +39,7 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
 
 
 def _require_next(entry: TransactionEntry, transaction: Transaction, table: str) -> None:
-    """No batch is missing between the stored one and this one, as far as that can be told."""
+    """Raise if a batch is missing between the stored one and this one, as far as that can be told."""
     records_each = transaction.batch is not None and transaction.batch.is_each_recorded
     recorded_each = entry.batch is not None and entry.batch.is_each_recorded
     if records_each and recorded_each and transaction.version != entry.version + 1:

@@ -1,8 +1,8 @@
-"""What a table remembers of the writers that named themselves, so that no write of theirs is stored twice.
+"""The transactions that a table remembers of its writers, so that no write of theirs is stored twice.
 
-A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. Of others
+A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. For others
 maintenance leaves a `PastTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the names.
-So time decides how long an outcome can be told in full, and never what is stored: a stream that slept for years, or a
+So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years, or a
 clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
 """
 
@@ -29,7 +29,7 @@ class TransactionEntry:
     offsets: Mapping[int, OffsetRange]
     batch: StreamBatch | None = None
     time_ms: int = field(default=0, compare=False)
-    """Of that commit, by the store; a later time where an older version of this package did not keep it."""
+    """Store time of that commit; a later time if an older version of this package did not keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +38,24 @@ class PastTransaction:
 
     version: int
     owner_sum: int
-    """0 for none."""
+    """Sum of the owner's name; 0 for none."""
 
     def is_of(self, owner: str | None) -> bool:
-        """Whether a writer of this owner may be the one; as with entries, who does not say it may."""
+        """Whether a writer of this owner may be the one. As with entries, a writer without an owner may."""
         return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
 
 
 Past = Mapping[int, PastTransaction]
-"""By the sum of the application id."""
+"""Past transactions by the sum of the application id."""
 
 
 def name_sum(name: str | None) -> int:
-    """64 bits of a name, not 0; 0 for None."""
+    """Return 64 bits of a name, not 0; 0 for None."""
     return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
 
 
 def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
-    """The past with these entries in it."""
+    """Return the past with these entries in it."""
     found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
     return {**past, **{key: PastTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
 
@@ -72,7 +72,7 @@ def with_entry(
     time_ms: int,
     ends: tuple[Mapping[int, int], Mapping[int, int]],
 ) -> dict[str, TransactionEntry]:
-    """The entries after a commit of the transaction; ``ends`` are those of the buckets before and behind it."""
+    """Return the entries after a commit of the transaction; ``ends`` are those of the buckets before and behind it."""
     before, after = ends
     written = {bucket: OffsetRange(before[bucket], end) for bucket, end in after.items() if end > before[bucket]}
     entry = TransactionEntry(transaction.version, transaction.owner, commit, written, transaction.batch, time_ms)
@@ -85,7 +85,9 @@ def without(entries: Mapping[str, TransactionEntry], app_ids: Iterable[str]) -> 
 
 
 def entries_to_json(entries: Mapping[str, TransactionEntry], state_time_ms: int) -> dict[str, Any]:
-    """As a checkpoint's header has them; times only where they are not the state's, as older versions know none."""
+    """Return the entries for a checkpoint's header; times only if they are not the state's, as older versions know
+    none.
+    """
     found = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
     out: dict[str, Any] = {"transactions": found}
     if times := {app_id: entry.time_ms for app_id, entry in entries.items() if entry.time_ms != state_time_ms}:

@@ -13,14 +13,14 @@ from streamhouse_spark.storage.base import Storage
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2
-"""So many lie at or above the floor, so that damage to one leaves the table readable."""
+"""Number of checkpoints at or above the floor, so that damage to one leaves the table readable."""
 
 
 def verified_checkpoints(storage: Storage, state: TableState) -> list[TableState]:
-    """The newest `CHECKPOINTS_KEPT`, the newest first, whose bytes are whole and whose content is right.
+    """Return the newest `CHECKPOINTS_KEPT`, the newest first, whose bytes are whole and whose content is right.
 
-    Right is what makes, with the records behind it, the next newer one, and of the newest ``state`` itself. Others are
-    logged and left out.
+    A checkpoint is right if it and the records behind it make the next newer one; the newest has to be ``state``
+    itself. Others are logged and left out.
     """
     found: list[TableState] = []
     known = as_stored(state)

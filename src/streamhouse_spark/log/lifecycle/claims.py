@@ -1,4 +1,4 @@
-"""Who tiers a table now: a hint by which several tiering services divide the tables, never what keeps them right.
+"""Claims on tables to tier: hints by which several tiering services divide the tables, never needed for correctness.
 
 Two services that tier one table at once are safe, because the lake commit is fenced; the claim only saves the work that
 the fence would throw away. So a claim is one object that the last writer overwrites, and it expires by store time.
@@ -31,7 +31,7 @@ def try_claim(storage: Storage, table_uuid: str, service_id: str, claim_ms: int 
 
 
 def release_claim(storage: Storage, table_uuid: str, service_id: str) -> None:
-    """Give the table back at once, if it is still ours."""
+    """Give the table back at once, if this service still holds it."""
     key = tiering_claim_key(table_uuid)
     try:
         if json.loads(storage.read(key))["service"] == service_id:

@@ -1,4 +1,4 @@
-"""Deleting files that no reader or writer can need any more. Deletion is decided in the log, then waits a grace.
+"""Deletion of files that no reader or writer can need any more. Deletion is decided in the log, then waits a grace.
 
 =====================  ==========================================  ========================================
 file                   condemned by                                deleted
@@ -50,18 +50,18 @@ FLOOR_STEP_MIN = 50
 
 @dataclass(slots=True)
 class CleanReport:
-    """What `clean` did, or with ``dry_run`` would do."""
+    """Changes that `clean` made, or with ``dry_run`` would make."""
 
     dry_run: bool
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
     skipped: dict[str, str] = field(default_factory=dict)
-    """Of dropped tables, uuid → why it was left as it is."""
+    """Uuid of a dropped table → reason why it was left as it is."""
 
 
 def check_grace(grace_ms: int) -> None:
-    """Raises `InvalidOptionError` for a grace that could not protect writers and readers under way."""
+    """Raise `InvalidOptionError` for a grace too short to protect writers and readers under way."""
     if type(grace_ms) is not int:
         raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
     if grace_ms < GRACE_MS_MIN:
@@ -71,7 +71,7 @@ def check_grace(grace_ms: int) -> None:
 
 
 def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-    """Delete what is condemned long enough, then condemn what is newly unneeded.
+    """Delete files that were condemned long enough ago, then condemn newly unneeded ones.
 
     Raises `InvalidOptionError` for a grace below ten minutes, which could not protect writers and readers under way.
     """

@@ -1,4 +1,4 @@
-"""Named consumers: how far somebody has processed the log, which holds trimming back."""
+"""Named consumers: their positions in the log, which hold trimming back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def move_consumer(
     offsets: Mapping[int, int] | None,
     there: Callable[[TableState], TableState],
 ) -> None:
-    """See `Table.move_consumer`. **Commit point:** one record. ``there`` raises for a table that was dropped."""
+    """Move a consumer as `Table.move_consumer` does. **Commit point:** one record. ``there`` raises for a table that
+    was dropped.
+    """
     require_position(log, offsets, f"the position of consumer {consumer_id!r}")
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
@@ -43,7 +45,7 @@ def move_consumer(
 
 
 def consumer_position(state: TableState, consumer_id: str) -> LogPosition | None:
-    """See `Table.consumer_position`."""
+    """Return the position of a consumer as `Table.consumer_position` does."""
     known = state.consumers.get(consumer_id)
     return None if known is None else LogPosition(state.table_uuid, known.offsets, known.history)
 

@@ -1,8 +1,8 @@
 """A table's log under another uuid: the copy of a warehouse gives its tables identities of their own.
 
-Every file that says the old uuid is written again with the new one; segments are copied byte by byte. The old log ends
-with a record that drops and buries it, so that who still writes to it is told. **Commit point** of that record: itself,
-in the old log, put only where the new log holds all before it. Until a name points to the new log nobody reads it.
+Every file with the old uuid is written again with the new one; segments are copied byte by byte. The old log ends with
+a record that drops and buries it, so that writers to it get an error. **Commit point** of that record: itself, in the
+old log, put only where the new log holds all before it. Until a name points to the new log nobody reads it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ PART_BYTES: Final = 16 << 20
 
 
 def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
-    """Let the table's log go on under the new uuid. What is done already is not done again.
+    """Continue the table's log under the new uuid. Finished work is not repeated.
 
-    Raises `CommitConflictError` where others keep writing to the table, `CorruptDataError` where a file is missing.
+    Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
     """
     index, floor = newest_floor(storage, old_uuid)
     if floor is not None and floor.floor >= TOMBSTONE:
@@ -72,7 +72,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
 
 
 def _end(log: CommitLog, version: int) -> None:
-    """End the old log, if nothing came behind the version."""
+    """End the old log, unless a record came behind ``version``."""
 
     def plan(state: TableState, _: int) -> Sequence[Action]:
         if state.version != version or state.buried:
@@ -90,7 +90,7 @@ class _Copy:
         self._old, self._new = table_prefix(old_uuid), table_prefix(new_uuid)
 
     def make(self, state: TableState) -> None:
-        """All that the state names, and what is there of older states."""
+        """Copy all files that the state names, and existing ones of older states."""
         needed = referenced_keys(state)
         listed = {info.key for info in self._storage.list(self._old)}
         known = needed | listed

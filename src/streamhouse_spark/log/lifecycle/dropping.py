@@ -1,4 +1,4 @@
-"""Deleting the files of tables that nobody can open any more.
+"""Deletion of the files of tables that nobody can open any more.
 
 Dropped tables, and tables that never got a name because their creator died, go in steps, each of which may be
 interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
@@ -35,9 +35,9 @@ DropLake = Callable[[TableState], None]
 def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
-    """Take every table that is dropped or was never named one step further. ``deleted`` lists files.
+    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
 
-    What cannot be read is not deleted, and does not keep the rest: ``skipped`` says what and why.
+    Unreadable tables are not deleted and do not stop the rest: ``skipped`` has them and the reasons.
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
@@ -55,7 +55,7 @@ def clean_dropped(
 
 
 def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
-    """The index of the newest floor, and when it was written if it is a tombstone."""
+    """Return the index of the newest floor, and its time if it is a tombstone."""
     index, floor = newest_floor(storage, uuid)
     return index, floor.time_ms if floor is not None and floor.floor >= TOMBSTONE else None
 
@@ -104,7 +104,7 @@ def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: Clea
 
 
 def _last_state(storage: Storage, uuid: str) -> TableState | None:
-    """What the records still say, without regard to the tombstone; None when they are gone."""
+    """Return the last state of the remaining records, without regard to the tombstone; None if they are gone."""
     state = newest_checkpoint(storage, uuid)
     if state is not None:
         return state

@@ -1,9 +1,9 @@
-"""Where a warehouse is at home: ``streamhouse.json`` holds its id and the URL it was written at.
+"""The home of a warehouse: ``streamhouse.json`` holds its id and the URL at which it was written.
 
-Lake metadata names files by absolute locations, and a copy of a warehouse has the ids of its original. So what is
-opened elsewhere is readable, and its log may be written, because that lies below the place that was opened; its lake is
-neither written nor deleted from before the warehouse was relocated. A warehouse whose file says no URL, as older ones,
-is at home, unless its lake tables say otherwise.
+Lake metadata names files by absolute locations, and a copy of a warehouse has the ids of its original. So a warehouse
+that is opened elsewhere is readable, and its log may be written, because the log lies below the opened root; its lake
+is neither written nor deleted from before the warehouse was relocated. A warehouse whose file has no URL, an older one,
+is at home, unless its lake tables name another root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamhouse_spark.storage.base import Storage
 class WarehouseFile:
     id: str
     url: str | None = None
-    """Where the warehouse was made, or last relocated to."""
+    """The URL at which the warehouse was made, or to which it was last relocated."""
 
     def to_bytes(self) -> bytes:
         header = {"id": self.id} if self.url is None else {"id": self.id, "url": self.url}
@@ -29,12 +29,12 @@ class WarehouseFile:
 
 
 def new_warehouse_file(storage: Storage, warehouse_id: str) -> WarehouseFile:
-    """That of a warehouse which is at home where it is opened."""
+    """Return the file of a warehouse that is at home at the opened root."""
     return WarehouseFile(warehouse_id, plain_root(storage.url))
 
 
 def read_warehouse_file(storage: Storage) -> WarehouseFile | None:
-    """None where there is no warehouse. Raises `CorruptDataError`, `FormatVersionError`."""
+    """Read the file; None if there is no warehouse. Raises `CorruptDataError`, `FormatVersionError`."""
     try:
         data = storage.read(WAREHOUSE_KEY)
     except ObjectNotFoundError:
@@ -44,7 +44,7 @@ def read_warehouse_file(storage: Storage) -> WarehouseFile | None:
 
 
 class Home:
-    """Whether the warehouse is opened where it is at home; asked once where it is."""
+    """Whether the warehouse is opened at its home; the URL is read once."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -6,8 +6,8 @@ pointer that still names a dropped table means nothing, so a crash between the t
 
 A pointer counts only while the table itself has that name, so renaming has one **commit point**, the rename record in
 the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it; a crash
-anywhere leaves one name that works. Who takes a name whose pointer does not count ends the renaming that may be under
-way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.lifecycle.renaming`.
+anywhere leaves one name that works. A process that takes a name whose pointer does not count ends the renaming that may
+be under way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.lifecycle.renaming`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NamePointer:
-    """What a name means: table ``uuid``, or nothing. ``number`` is the pointer's place in its chain, 0 for none."""
+    """The meaning of a name: table ``uuid``, or nothing. ``number`` is the pointer's number in its chain, 0 for
+    none.
+    """
 
     number: int
     uuid: str | None
     moved_to: str | None = None
-    """The name that the table got, where renaming let this one mean nothing."""
+    """The new name of the table, if renaming let this one mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabasePointer:
-    """What a database is: there or not. ``number`` is the place of the file that says so, 0 for none."""
+    """The state of a database: there or not. ``number`` is that of its newest file, 0 for none."""
 
     name: str
     number: int
@@ -56,7 +58,7 @@ class DatabasePointer:
 
 
 def require_warehouse(storage: Storage) -> None:
-    """Raises `WarehouseNotFoundError` where there is no warehouse, `FormatVersionError` for a newer one."""
+    """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
     if not warehouse_exists(storage):
         raise WarehouseNotFoundError(
             f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
@@ -69,8 +71,8 @@ def warehouse_exists(storage: Storage) -> bool:
 
 
 def create_warehouse(storage: Storage, world: World, *, around: str | None = None) -> None:
-    """Make the place a warehouse unless it is one. A place with foreign files is refused, but for a folder ``around``
-    which it is made on purpose.
+    """Make the location a warehouse unless it is one. A location with foreign files is refused, except for the folder
+    ``around``, around which the warehouse is made on purpose.
     """
     if warehouse_exists(storage):
         return
@@ -85,7 +87,7 @@ def create_warehouse(storage: Storage, world: World, *, around: str | None = Non
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
-    """Make the database exist. Returns False where it did."""
+    """Make the database exist. Returns False if it did already."""
     while not (found := resolve_database(storage, database)).exists:
         if point_database(storage, found, world, exists=True, comment=comment):
             return True
@@ -93,7 +95,7 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
 
 
 def resolve_database(storage: Storage, database: str) -> DatabasePointer:
-    """What the database is now: the last of its files. Raises `FormatVersionError` for a newer format."""
+    """Return the present state of the database: its last file. Raises `FormatVersionError` for a newer format."""
     number, data = last_object(storage, lambda n: database_key(database, n))
     if not number:
         return DatabasePointer(database, 0, exists=False)
@@ -104,7 +106,7 @@ def resolve_database(storage: Storage, database: str) -> DatabasePointer:
 def point_database(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
-    """Let the database be this from now on, if it still is ``previous``. False when another was faster."""
+    """Give the database this state, if its state still is ``previous``. Returns False if another was faster."""
     header: dict[str, Any] = {"name": previous.name}
     if previous.number or comment is not None:  # the first file says no more than that the database exists
         header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
@@ -117,12 +119,14 @@ def point_database(
 
 
 def database_exists(storage: Storage, database: str) -> bool:
-    """Raises `FormatVersionError` for a database of a newer format."""
+    """Whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
     return resolve_database(storage, database).exists
 
 
 def list_databases(storage: Storage) -> list[str]:
-    """Those that are there; one whose file cannot be read is, and is logged: one must not hide the others."""
+    """List the existing databases. One whose file cannot be read counts as existing and is logged: one must not hide
+    the others.
+    """
 
     def is_there(name: str) -> bool:
         try:
@@ -136,7 +140,9 @@ def list_databases(storage: Storage) -> list[str]:
 
 
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """The names of a database that mean a table, and those whose pointer cannot be read: None, and logged."""
+    """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
+    logged.
+    """
     for name in storage.list_names(f"{database}/"):
         if is_table_name(name):
             path = TablePath(database, name)
@@ -151,7 +157,9 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
 
 
 def resolve(storage: Storage, path: TablePath) -> NamePointer:
-    """What the name means now: the last pointer of its chain. Raises `CorruptDataError` where that is damaged."""
+    """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
+    damaged.
+    """
     number, data = last_object(storage, lambda n: name_key(path, n))
     if not number:
         return NamePointer(0, None)
@@ -160,14 +168,16 @@ def resolve(storage: Storage, path: TablePath) -> NamePointer:
 
 
 def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:
-    """The place of a last pointer that cannot be read, for whoever lets the name mean nothing from there on."""
+    """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
+    on.
+    """
     return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
 def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
-    """The table besides ``uuid`` that the name meant last; None where it never meant another.
+    """Return the table besides ``uuid`` that the name meant last; None if it never meant another.
 
-    Pointers are never deleted. They are read from the last one back, to the first that says another table: behind that
+    Pointers are never deleted. They are read from the last one back, to the first one of another table: behind that
     only this table's own renamings lie.
     """
     number, data = last_object(storage, lambda n: name_key(path, n))
@@ -193,7 +203,7 @@ def point(
     *,
     moved_to: TablePath | None = None,
 ) -> bool:
-    """Let the name mean ``uuid`` from now on, if it still means ``previous``. False when another was faster."""
+    """Let the name mean ``uuid`` from now on, if it still means ``previous``. Returns False if another was faster."""
     number = previous.number + 1
     attempt = world.ids.new_uuid()
     header = {"name": str(path), "uuid": uuid, "attempt": attempt}

@@ -1,11 +1,11 @@
-"""Giving a table another name, or a dropped one a name again, and taking names that others may be about to give.
+"""Renaming of a table, naming of a dropped one again, and freeing of names that others may be about to give.
 
-**Commit point** of either: its record in the table's log, which says the name.
+**Commit point** of either: its record in the table's log, which has the name.
 
-What could go wrong is that a renamer puts the pointer of the new name and sleeps, somebody else takes the name, because
-its pointer does not count yet, and the renamer wakes up and commits: the table would have a name that means another
-table. So whoever takes such a name first stores a rename record with the table's own name in that table's log, and the
-renamer's record is planned only where no such record came since it began.
+The danger is a renamer that puts the pointer of the new name and sleeps, while another process takes the name, because
+its pointer does not count yet; then the renamer wakes up and commits: the table would have a name that means another
+table. So a process that takes such a name first stores a rename record with the table's own name in that table's log,
+and the renamer's record is planned only if no such record came since it began.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def is_named(state: TableState, path: TablePath) -> bool:
 
 
 def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
-    """Make sure that the name means no table, and that nobody is about to give it to the one it points to.
+    """Make sure that the name means no table, and that nobody is about to give it to the table it points to.
 
-    False where it means one. A table that is damaged keeps its name.
+    Returns False if it means one. A table that is damaged keeps its name.
     """
     if pointer.uuid is None:
         return True
@@ -55,11 +55,11 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
 
 
 def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: TablePath) -> bool:
-    """Give the table the new name. False where that means another table.
+    """Give the table the new name. Returns False if that means another table.
 
-    Raises `TableNotFoundError` where the table has no longer the old name, `CommitConflictError` when others keep
-    taking the new one and leaving it. After `StorageError` and `CommitStateUnknownError` the table has one of the two
-    names; renaming again is safe.
+    Raises `TableNotFoundError` if the table no longer has the old name, `CommitConflictError` if others keep taking the
+    new one and leaving it. After `StorageError` and `CommitStateUnknownError` the table has one of the two names;
+    renaming again is safe.
     """
     old_pointer = names.resolve(storage, old)
     renamed = _given(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
@@ -70,11 +70,11 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
 
 
 def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> bool:
-    """Let a dropped table be there again, under this name. False where that means another table.
+    """Bring a dropped table back under this name. Returns False if that means another table.
 
-    Raises `TableNotFoundError` where the table is there, or was dropped so long ago that its files go,
-    `CommitConflictError` when others keep taking the name and leaving it. After `StorageError` and
-    `CommitStateUnknownError` the table is dropped, or there; bringing it back again is safe.
+    Raises `TableNotFoundError` if the table exists, or was dropped so long ago that its files go, `CommitConflictError`
+    if others keep taking the name and leaving it. After `StorageError` and `CommitStateUnknownError` the table is
+    dropped, or there; bringing it back again is safe.
     """
     return _given(storage, world, log, path, Undrop(str(path)), _require_dropped)
 
@@ -87,7 +87,9 @@ def _given(
     action: Action,
     require: Callable[[TableState], None],
 ) -> bool:
-    """Point the name to the table and commit the record that lets the pointer count. False for a name that is taken."""
+    """Point the name to the table and commit the record that lets the pointer count. Returns False for a name that is
+    taken.
+    """
     for _ in range(RACES_MAX):
         begun = log.refresh()
         require(begun)
@@ -122,7 +124,9 @@ def _require_dropped(state: TableState) -> None:
 
 
 def _commit(log: CommitLog, begun: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
-    """Whether this happened: nobody renamed the table, or took the new name, since it began."""
+    """Commit the action, and return whether it happened: not if the table was renamed, or the new name taken, since it
+    began.
+    """
     happened = False
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:

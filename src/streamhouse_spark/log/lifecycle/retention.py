@@ -1,10 +1,9 @@
-"""Trimming: how far the start of each bucket may advance.
+"""Trimming: the offsets up to which the start of each bucket may advance.
 
-At most to what the time to live or the age of partitions (`AutoPartition`) allows, **and**, where the table has a lake,
-to what the recorded lake snapshot holds, **and** to the position of each named consumer that said something within
-`CONSUMER_LIMIT_MS`.
-Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record condemns them, and
-cleaning deletes them after the grace, so readers that pinned an earlier state go on.
+At most as far as the time to live or the age of partitions (`AutoPartition`) allows, **and**, if the table has a lake,
+up to the offsets of the recorded lake snapshot, **and** to the position of each named consumer that reported within
+`CONSUMER_LIMIT_MS`. Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record
+condemns them, and cleaning deletes them after the grace, so readers that pinned an earlier state go on.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
-"""A consumer that was silent for longer than this, beyond the time to live, no longer holds trimming back."""
+"""Silence, beyond the time to live, after which a consumer no longer holds trimming back."""
 CONSUMER_RENEW_MS = 3600 * 1000
-"""A consumer that says the same position again is recorded again no sooner than this."""
+"""Shortest time after which a consumer that repeats its position is recorded again."""
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
-    """For each segment the latest time that its last row can have been committed at, never decreasing.
+    """Return for each segment the latest time at which its last row can have been committed, never decreasing.
 
     Rows before a row were committed before it, so a later, smaller time corrects a clock that ran ahead: one record
     from the future neither expires anything nor keeps everything.
@@ -48,7 +47,8 @@ def plan_trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything that does not expire.
+    """Return bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything that does not
+    expire.
 
     A segment goes when it is older than ``ttl_ms``, or when the partitions of all its rows are known and have expired,
     and everything before it goes too: the log of a bucket is one row of offsets. Rows whose partitions have expired so
@@ -103,7 +103,7 @@ def trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Commit what `plan_trim` allows. Returns the new starts, empty where nothing was to trim."""
+    """Commit the trimming that `plan_trim` allows. Returns the new starts, empty if there was nothing to trim."""
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         starts = plan_trim(

@@ -1,4 +1,4 @@
-"""The columns that say where a row is in the log: for changelogs, tails and reads with metadata."""
+"""The columns with the position of a row in the log: for changelogs, tails and reads with metadata."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
-"""What ``<table>$changelog`` has before the table's columns."""
+"""Columns of ``<table>$changelog`` before the table's columns."""
 METADATA_FIELDS = (BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
-"""What ``includeMetadata`` puts before the table's columns."""
+"""Columns that ``includeMetadata`` puts before the table's columns."""
 
 
 def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
@@ -32,10 +32,10 @@ def _change_types() -> pa.Array:
 
 
 def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    """The batch with these metadata columns before its own.
+    """Return the batch with these metadata columns before its own.
 
-    Where its first column is the kind of change, as in tables with a primary key, that becomes `CHANGE_TYPE`, if this
-    is among the fields.
+    In tables with a primary key its first column is the kind of change, which becomes `CHANGE_TYPE` if this is among
+    the fields.
     """
     batch, kinds = found.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
@@ -49,7 +49,9 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
 def add_metadata(
     batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
 ) -> pa.RecordBatch:
-    """``times_us`` None means that the commit times are no longer known (rows read back from the lake)."""
+    """Return the batch with metadata columns. ``times_us`` is None for rows read back from the lake, whose commit times
+    are unknown.
+    """
     offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if LOG_OFFSET in fields else None
     return add_places(batch, fields, bucket, offsets, times_us)
 
@@ -64,7 +66,7 @@ def add_places(
     *,
     num_rows: int | None = None,
 ) -> pa.RecordBatch:
-    """As `add_metadata`, with an offset for each row; None is not known, and null in the rows.
+    """Return the batch with metadata columns and an offset for each row; None is not known, and null in the rows.
 
     ``kinds`` are those of the changes, by default all are inserts.
     """

@@ -1,4 +1,4 @@
-"""Ranges of shared objects: who reads several segments of one fetches neighbours in one request."""
+"""Ranges of shared objects: a reader of several segments of one fetches neighbours in one request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from streamhouse_spark.storage.base import Storage
 
 RANGE_BYTES_MAX = 8 << 20
 GAP_BYTES_MAX = 256 << 10
-"""Bytes between two parts that are fetched with them: about what moves in the time that a request takes."""
+"""Largest gap between two parts that are fetched together: about the bytes that move in the time of a request."""
 
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes ``[start, end)`` of an object, kept until as many segments took theirs as are expected to."""
+    """Bytes ``[start, end)`` of an object, kept until the expected number of segments took theirs."""
 
     start: int
     end: int
@@ -25,15 +25,15 @@ class _Range:
     data: memoryview | None = None
 
     def takes(self, start: int, end: int) -> bool:
-        """Whether a part behind the others can join them."""
+        """Whether a part behind the others can join the range."""
         return start - self.end <= GAP_BYTES_MAX and end - self.start <= RANGE_BYTES_MAX
 
 
 class PartRanges:
     """The parts of shared objects that one read is about to take. Used by one thread.
 
-    Only what is asked for is fetched, with its neighbours that are expected too: a read that wants one bucket reads no
-    other's bytes. Bytes are handed out as they came, for the reader to verify.
+    Only a segment that is asked for is fetched, with expected neighbours: a read of one bucket reads no other's bytes.
+    Bytes are handed out as they came, for the reader to verify.
     """
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
@@ -42,7 +42,7 @@ class PartRanges:
         self._ranges: dict[tuple[str, int], _Range] = {}
 
     def expect(self, segments: Iterable[Segment]) -> None:
-        """These will be taken, once each."""
+        """Announce segments that will be taken, once each."""
         places = sorted({(s.uuid, s.part, s.size_bytes) for s in segments if s.uuid is not None and s.part is not None})
         for uuid, parts in groupby(places, key=lambda place: place[0]):
             last: _Range | None = None
@@ -55,7 +55,7 @@ class PartRanges:
                 self._ranges[uuid, start] = last
 
     def take(self, segment: Segment) -> memoryview | None:
-        """The segment's bytes; None where it was not expected, or was taken already.
+        """Return the segment's bytes; None if it was not expected, or was taken already.
 
         Raises `ObjectNotFoundError`.
         """

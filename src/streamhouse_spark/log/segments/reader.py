@@ -66,9 +66,10 @@ def read_segment(
     *,
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """The segment's rows within ``offsets``, with ``columns`` of the schema that it was written with, in file order.
+    """Read the segment's rows within ``offsets``, with ``columns`` of the schema that it was written with, in file
+    order.
 
-    Who reads several segments shares ``records`` between them.
+    Reads of several segments share ``records``.
 
     Raises:
         CorruptDataError: the bytes do not match their checksums or length, or the object is missing.
@@ -91,7 +92,7 @@ def read_segment(
 class InlineRecords:
     """Commit records, and parts of objects, that hold rows of several segments, each read once.
 
-    Keeps all that it has read, so it lives no longer than one read, whose result is as large.
+    It keeps everything that it has read, so it lives no longer than one read, whose result is as large.
     """
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
@@ -101,11 +102,13 @@ class InlineRecords:
         self.parts = PartRanges(storage, table_uuid)
 
     def expect(self, segments: Iterable[Segment]) -> None:
-        """All of these will be read, once each: neighbours in an object that they share come in one request."""
+        """Announce segments that will be read, once each: neighbours in an object that they share come in one
+        request.
+        """
         self.parts.expect(segments)
 
     def rows_of(self, segment: Segment) -> bytes:
-        """The bytes of an inline segment's rows, aligned as Arrow's kernels want them."""
+        """Return the bytes of an inline segment's rows, aligned for Arrow's kernels."""
         payload = self._payloads.get(segment.commit)
         if payload is None:
             try:
@@ -176,7 +179,7 @@ def _read_part(storage: Storage, key: str, segment: Segment) -> bytes:
 
 
 def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
-    """Why an object is not there: damage, or a reader that slept for longer than the grace."""
+    """Return the error for an absent object: damage, or a reader that slept for longer than the grace."""
     try:
         state = CommitLog(storage, table_uuid, World()).refresh()
     except TableNotFoundError as gone:
@@ -213,12 +216,12 @@ class _Blocks:
         self._verified = bytearray(len(self._sums))
 
     def aligned(self, start: int, end: int) -> tuple[int, int]:
-        """The smallest run of whole blocks around a byte range."""
+        """Return the smallest run of whole blocks around a byte range."""
         size = self._block_bytes
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
 
     def check(self, data: bytes | memoryview, start: int, end: int, object_bytes: int | None = None) -> None:
-        """``data`` are the segment's bytes from the block at or before ``start`` on."""
+        """Verify ``data``, the segment's bytes from the block at or before ``start`` on."""
         at = self._part or 0
         if object_bytes is not None:
             least = at + self._size_bytes
@@ -277,7 +280,7 @@ class _MappedSegment:
             yield batch
 
     def _verify_message(self, start: int) -> int:
-        """Verify the metadata of the message at a position; returns where it ends."""
+        """Verify the metadata of the message at ``start``; returns its end."""
         prefix = self._verify(start, start + _MESSAGE_PREFIX_BYTES)
         end = start + _MESSAGE_PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
         self._verify(start, end)
@@ -297,7 +300,7 @@ class _MappedSegment:
         return int(starts[position + 1]) if position + 1 < len(starts) else self._segment.size_bytes
 
     def _verify(self, start: int, end: int) -> memoryview:
-        """The mapped bytes ``[start, end)``, verified."""
+        """Return the mapped bytes ``[start, end)``, verified."""
         end = min(end, self._segment.size_bytes)
         low, high = self._blocks.aligned(start, end)
         self._blocks.check(self._view[low:high], start, end)
@@ -312,7 +315,7 @@ class _FetchedSegment:
         self._key = key
         self._segment = segment
         self._held = held
-        """All bytes of the segment, not verified yet, where they are here already."""
+        """All bytes of the segment, not verified yet, if they are here already."""
         self._where = f"{storage.url}/{key}"
         self._blocks = _Blocks(self._where, segment)
 
@@ -338,7 +341,7 @@ class _FetchedSegment:
 
 
 class _FetchedFile:
-    """What `pyarrow.PythonFile` needs of a file object. Adjacent blocks are fetched in one request and kept."""
+    """The file object that `pyarrow.PythonFile` needs. Adjacent blocks are fetched in one request and kept."""
 
     closed = False
 
@@ -354,7 +357,7 @@ class _FetchedFile:
 
     @contextmanager
     def own_errors(self) -> Iterator[None]:
-        """Arrow turns an error of its file into an `OSError` of its own: raise what really happened."""
+        """Raise the original error of a read: Arrow turns an error of its file into an `OSError` of its own."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -363,7 +366,7 @@ class _FetchedFile:
             raise
 
     def fetch(self, start: int, end: int) -> memoryview:
-        """Verified bytes ``[start, end)`` of the segment."""
+        """Return verified bytes ``[start, end)`` of the segment."""
         for low, view in self._runs:
             if low <= start and end <= low + len(view):
                 return view[start - low : end - low]
@@ -373,7 +376,7 @@ class _FetchedFile:
         return memoryview(data)[start - low : end - low]
 
     def take(self, view: memoryview) -> None:
-        """Verify and keep all bytes of the segment, which somebody else has fetched."""
+        """Verify and keep all bytes of the segment, fetched by another reader."""
         self._hold(view, 0, self._size_bytes)
 
     def _hold(self, view: memoryview, low: int, high: int) -> None:
@@ -416,14 +419,14 @@ class _FetchedFile:
         return True
 
     def flush(self) -> None:
-        """Nothing is written here."""
+        """Do nothing: nothing is written here."""
 
     def close(self) -> None:
-        """Blocks are freed with the object."""
+        """Do nothing: blocks are freed with the object."""
 
 
 def _verify_footer(where: str, fetch: Callable[[int, int], memoryview], size_bytes: int) -> None:
-    """Verify the tail of an Arrow file, which says where its footer begins, and then the footer."""
+    """Verify the tail of an Arrow file, which has the footer's position, and then the footer."""
     start = size_bytes - _FOOTER_TAIL_BYTES
     tail = bytes(fetch(start, size_bytes)) if start >= 0 else b""
     footer_bytes = int.from_bytes(tail[:4], "little")

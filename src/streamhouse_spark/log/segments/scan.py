@@ -1,4 +1,4 @@
-"""Reading offset ranges of buckets: splits that can be shipped to other processes, and their rows."""
+"""Reads of offset ranges of buckets: splits that can be shipped to other processes, and their rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamhouse_spark.storage.base import Storage
 class LogSplit:
     """Offsets of one bucket and the segments that hold them: all that a reader in another process needs.
 
-    Segments pruned by statistics are left out, so the rows of a split need not be dense; each batch says where it is.
+    Segments pruned by statistics are left out, so the rows of a split need not be dense; each batch has its offset.
     """
 
     table_uuid: str
@@ -37,12 +37,12 @@ class LogSplit:
 
     @property
     def has_changes(self) -> bool:
-        """Whether its rows are changes, of a table with a primary key: their first column says of which kind."""
+        """Whether its rows are changes, of a table with a primary key: their first column is the kind of change."""
         return any(schema.columns[:1] == (CHANGE_COLUMN,) for schema in self.schemas.values())
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes of rows, as they are in memory, the split covers."""
+        """Estimated bytes of the split's rows in memory."""
         return sum(_covered_bytes(s, self.offsets) for s in self.segments)
 
     @property
@@ -90,14 +90,14 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, node: Node 
 
 
 def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
-    """The rows of a snapshot by key; their offsets are their numbers."""
+    """Return a split with the rows of a snapshot by key; their offsets are their numbers."""
     schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
     offsets = OffsetRange(0, snapshot.num_rows)
     return LogSplit(state.table_uuid, snapshot.bucket, offsets, snapshot.segments, schemas)
 
 
 def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
-    """Raises `OffsetsTrimmedError` for an offset that a truncation took away."""
+    """Raise `OffsetsTrimmedError` for an offset that a truncation took away."""
     if offset < state.first_offset(bucket):
         assert state.truncation is not None
         raise OffsetsTrimmedError(
@@ -124,7 +124,7 @@ def cut_split(split: LogSplit, target_bytes: int) -> list[LogSplit]:
 
 
 def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Offsets at which the segment may be cut, each with the bytes since the one before."""
+    """Return offsets at which the segment may be cut, each with the bytes since the one before."""
     size_bytes = _covered_bytes(segment, inside)
     if size_bytes <= target_bytes or not segment.index_bytes:
         yield inside.end, size_bytes
@@ -155,9 +155,9 @@ def read_split(
     *,
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """The split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
+    """Read the split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
 
-    Who reads several splits at once shares ``records`` between them.
+    Reads of several splits at once share ``records``.
     """
     wanted = schema if columns is None else schema.select(columns)
     adapters = {schema_id: Adapter(written, wanted) for schema_id, written in split.schemas.items()}
@@ -173,7 +173,7 @@ def read_split(
 
 
 class Adapter:
-    """Batches from the columns that a segment was written with to the columns wanted, matched by column id."""
+    """Converts batches from the columns of their segment to the columns wanted, matched by column id."""
 
     def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
         by_id = {c.id: c.name for c in written.columns}
@@ -210,7 +210,7 @@ def check_dense(batches: Iterator[LogBatch], offsets: OffsetRange) -> Iterator[L
 
 
 def hot_range(log: BucketLog, lake_offset: int) -> OffsetRange:
-    """What a union read takes from the hot log: everything that the lake snapshot does not hold.
+    """Return the range that a union read takes from the hot log: all offsets that the lake snapshot does not hold.
 
     Raises `OffsetsTrimmedError` where the log was trimmed past the lake's offset, which a valid pin never shows.
     """

@@ -1,8 +1,8 @@
 """Objects that hold the segments of several buckets, each whole at its range of bytes.
 
 An append to thousands of buckets gives each of them little: an object for each would cost a request for each, when it
-is written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, where they are at
-least `PARTS_MIN`. Each is an Arrow file of its own, with its own checksums, that begins at a multiple of 64 bytes.
+is written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if they are at least
+`PARTS_MIN`. Each is an Arrow file of its own, with its own checksums, that begins at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
-    """What goes to one object each: large ones alone, small ones together where they are many. Not in their order."""
+    """Return the items of one object each: large ones alone, small ones together if they are many. Not in their
+    order.
+    """
     small: list[T] = []
     small_bytes = 0
     for item in items:
@@ -70,20 +72,20 @@ def stage_group(
 
 @contextmanager
 def create_shared(storage: Storage, table_uuid: str, segment_uuid: str) -> Iterator[PartSink]:
-    """A new object for parts. Durable and visible when the context ends well."""
+    """Create an object for parts. Durable and visible when the context ends well."""
     with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
         yield PartSink(sink)
 
 
 class PartSink:
-    """Passes bytes on to an object, and knows where each part begins."""
+    """Passes bytes on to an object, and remembers the beginning of each part."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._size_bytes = 0
 
     def begin_part(self) -> int:
-        """Where the next part begins in the object."""
+        """Return the position at which the next part begins in the object."""
         padding = -self._size_bytes % ALIGNMENT_BYTES
         if padding:
             self.write(bytes(padding))

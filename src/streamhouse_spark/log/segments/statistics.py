@@ -32,7 +32,7 @@ def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> di
 
 
 def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
-    """The statistics of rows that were looked at part by part; none of a column that lacks them in some part."""
+    """Combine the statistics of rows that were seen part by part; a column that lacks them in some part has none."""
     out = {}
     for name in parts[0] if parts else ():
         found = [part[name] for part in parts if name in part]
@@ -59,7 +59,7 @@ def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
 
 
 def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Dates and timestamps as their integers, which JSON holds and every engine compares alike."""
+    """Return dates and timestamps as their integers, which JSON holds and every engine compares alike."""
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     if pa.types.is_timestamp(column.type):
@@ -70,7 +70,7 @@ def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
 def collect_partitions(
     rows: pa.Table | pa.RecordBatch, partition_by: Sequence[str]
 ) -> tuple[tuple[Any, ...], ...] | None:
-    """The distinct partition values in JSON form, None where there are more than 64 or none are defined."""
+    """Return the distinct partition values in JSON form, None if there are more than 64 or none are defined."""
     if not partition_by:
         return None
     keys = pa.table({name: rows.column(name) for name in partition_by})
@@ -82,7 +82,7 @@ def collect_partitions(
 
 
 def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
-    """What `collect_partitions` says of rows that were looked at part by part."""
+    """Combine the results of `collect_partitions` for rows that were seen part by part."""
     found: dict[tuple[Any, ...], None] = {}
     for part in parts:
         if part is None:

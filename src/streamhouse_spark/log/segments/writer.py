@@ -1,4 +1,6 @@
-"""Rows to segments: the bytes, the index and the statistics. Nothing here is visible before a commit names it."""
+"""Writing of rows as segments: the bytes, the index and the statistics. Nothing here is visible before a commit names
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentShape:
-    """How segments of a table are written."""
+    """The form of a table's segments."""
 
     schema_id: int
     partition_by: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class SegmentShape:
     codec: Codec = "none"
 
     def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentShape:
-        """The shape of rows of another of the table's schemas: columns may have other names there."""
+        """Return the form for rows of another of the table's schemas, in which columns may have other names."""
         if schema_id == self.schema_id:
             return self
         names = {column.id: column.name for column in schemas[schema_id].columns}
@@ -49,7 +51,7 @@ class SegmentShape:
 
 
 def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
-    """Rows as one record batch message without schema, to travel in the commit record.
+    """Write rows as one record batch message without schema, to travel in the commit record.
 
     Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
     """
@@ -58,7 +60,7 @@ def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegm
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
-    """All rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
+    """Return all rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
     batches = rows.to_batches()
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -72,7 +74,7 @@ def stage_object(
 
 
 def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
-    """Write rows to where the sink of the object is; durable when that ends well."""
+    """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
     size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, shape.codec)
     described = _described(rows, bucket, shape, size_bytes)
     segment = replace(
@@ -94,7 +96,7 @@ def write_file(
     codec: Codec,
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
-    """Write an Arrow IPC file to where the sink is; returns its size, and its index, which counts from there."""
+    """Write an Arrow IPC file at the sink's position. Returns its size, and its index, which counts from there."""
     starts: list[int] = []
     rows: list[int] = []
     options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
@@ -132,7 +134,7 @@ def _described(rows: pa.Table, bucket: int, shape: SegmentShape, size_bytes: int
 
 
 def _rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
+    """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
         rows = compacted(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -174,7 +176,7 @@ class _SummingSink:
         return np.array(self._sums, np.uint64)
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing: nothing is buffered here."""
 
     def tell(self) -> int:
         return self.size_bytes

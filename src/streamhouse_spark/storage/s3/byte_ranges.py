@@ -1,4 +1,4 @@
-"""Which requests fetch many byte ranges of one object, and how the answers become those ranges."""
+"""Plans of requests for many byte ranges of one object, and the assembly of their answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RangePlan:
         return cls(tuple(ranges), tuple(pieces))
 
     def assemble(self, fetched: Mapping[tuple[int, int], bytes]) -> list[bytes]:
-        """The wanted ranges in the order asked, from the bytes of every piece (short where the object ends)."""
+        """Return the wanted ranges in the order asked, from the bytes of every piece (short where the object ends)."""
         starts = [start for start, _ in self.pieces]
         return [self._one(start, end, starts, fetched) for start, end in self.wanted]
 

@@ -74,7 +74,7 @@ class Client:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request, sent once. A ``Body`` of bytes or `io.BytesIO`."""
+        """Send one request, once. A ``Body`` is bytes or `io.BytesIO`."""
         body = parameters.get("Body", b"")
         if isinstance(body, io.BytesIO):
             body.seek(0)
@@ -125,7 +125,7 @@ class _Clients:
             return client
 
     def renew_in_child(self) -> None:
-        """The child must not use its parent's connections, nor close what both share."""
+        """Forget the clients: the child must not use its parent's connections, nor close shared ones."""
         self._inherited.append(self._clients)
         self._clients = {}
         fsspec.asyn.reset_lock()  # its own hook forgets the loop, and not the lock that guards the making of one

@@ -1,4 +1,4 @@
-"""What an S3 failure means, and its text: one line, with a remedy, without credentials."""
+"""Kinds of S3 failures, and their texts: one line, with a remedy, without credentials."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ S3_FAILURES: tuple[type[Exception], ...] = (
     asyncio.TimeoutError,
     OSError,
 )
-"""Everything that a request can raise, short of a defect."""
+"""Every exception that a request can raise, except defects."""
 
 _TRANSIENT_ERRORS = (
     HTTPClientError,
@@ -63,23 +63,23 @@ class FailureKind(enum.Enum):
     THROTTLED = "throttled"
     """The store asked for fewer requests and did nothing."""
     TRANSIENT = "transient"
-    """It may or may not have happened; an idempotent request may be sent again."""
+    """It may or may not have been done; an idempotent request may be sent again."""
     FINAL = "final"
     """Sending it again does not help."""
 
 
 def error_code(error: BaseException) -> str:
-    """The store's word for the error ("NoSuchKey"), or the name of the exception."""
+    """Return the store's word for the error ("NoSuchKey"), or the name of the exception."""
     return str(_error_fields(error).get("Code") or type(error).__name__)
 
 
 def http_status(error: BaseException) -> int:
-    """The HTTP status of the answer; 0 where there was no answer."""
+    """Return the HTTP status of the answer; 0 if there was no answer."""
     return int(_metadata(error).get("HTTPStatusCode") or 0)
 
 
 def answer_date(error: BaseException) -> str | None:
-    """The ``Date`` header of the answer, if there was one."""
+    """Return the ``Date`` header of the answer, if there was one."""
     headers: dict[str, str] = _metadata(error).get("HTTPHeaders") or {}
     return headers.get("date")
 
@@ -108,7 +108,7 @@ def _classify_answer(error: ClientError) -> FailureKind:
 
 
 def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
-    """The error of ours for a failed request. ``secrets`` are cut out of whatever the store said."""
+    """Return the package's error for a failed request. ``secrets`` are cut out of the store's text."""
     kind = classify(error)
     if kind is FailureKind.ABSENT:
         return ObjectNotFoundError(f"{where} does not exist")

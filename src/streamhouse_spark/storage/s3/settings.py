@@ -17,7 +17,7 @@ _SECRET_CHARS_MIN = 6
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Checked settings. What is None comes from the usual AWS chain; the text form shows no secret."""
+    """Checked settings. The usual AWS chain supplies those that are None; the text form shows no secret."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -54,7 +54,9 @@ class S3Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never appear in a text. (Shorter ones are no secrets, and cutting them out garbles every text.)"""
+        """Texts that must never appear in a message. (Shorter ones are no secrets, and cutting them out garbles every
+        text.)
+        """
         held = (self.access_key_id, self.secret_access_key, self.session_token)
         return tuple(s for s in held if s and len(s) >= _SECRET_CHARS_MIN)
 

@@ -1,4 +1,4 @@
-"""Amazon S3, and what speaks its protocol, as the store.
+"""Amazon S3, and stores with its protocol, as the store.
 
 Put-if-absent is ``If-None-Match: *``. Requests go through s3fs's client (its credentials chain, its event loop), each
 sent once: retries are decided here, so that the unclear outcome of a conditional write reaches the caller, who reads
@@ -96,7 +96,7 @@ class S3Storage:
         self._send("write", key, "put_object", resend_unclear=False, Body=bytes(data), IfNoneMatch="*")
 
     def ensure_durable(self, key: str) -> None:
-        self.size_bytes(key)  # what S3 shows is durable
+        self.size_bytes(key)  # a visible object of S3 is durable
 
     def put(self, key: str, data: Bytes) -> None:
         self._require_clock()
@@ -220,7 +220,7 @@ class S3Storage:
     def _call(
         self, doing: str, key: str, request: Callable[[Client], Coroutine[Any, Any, T]], *, resend_unclear: bool = True
     ) -> T:
-        """Run the request, again and again while that may help. Every failure is a `StorageError`."""
+        """Send the request, and again while that may help. Every failure is a `StorageError`."""
         clock = self._world.clock
         give_up_ms = clock.boot_ms() + RETRY_MS_MAX
         attempts = 0
@@ -257,7 +257,7 @@ def _parse_url(url: str) -> tuple[str, str]:
 
 
 def _is_object(key: str) -> bool:
-    """Not a folder marker, as consoles make them, nor a probe."""
+    """Whether the key is neither a folder marker, as consoles make them, nor a probe."""
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
 
 

@@ -38,6 +38,6 @@ class StoreClock:
             self._bounds = low, high
 
     def now_ms(self) -> int | None:
-        """The store's time, or None before the first answer."""
+        """Return the store's time, or None before the first answer."""
         bounds = self._bounds
         return None if bounds is None else self._boot_ms() + (bounds[0] + bounds[1]) // 2

@@ -19,7 +19,7 @@ _ATTEMPT = "attempt"
 
 class Send(Protocol):
     def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One request on one object, sent again while that may help. Raises `StorageError` and its subclasses."""
+        """Send one request on one object, and again while that may help. Raises `StorageError` and its subclasses."""
 
 
 class Upload:
@@ -118,7 +118,7 @@ class Upload:
         self._end_pool()
 
     def _is_stored(self) -> bool:
-        """Whether the object is there and this attempt's own, although a request failed."""
+        """Whether the object exists and is this attempt's own, although a request failed."""
         try:
             answer = self._send("read", self._key, "head_object")
         except StorageError:

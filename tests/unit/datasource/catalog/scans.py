@@ -114,7 +114,9 @@ class Planned:
 
 
 def native_rows(file: dict[str, Any], wanted: pa.Schema) -> pa.Table:
-    """What Spark's reader does: the row groups whose middle lies in the range, columns by name, null where absent."""
+    """Read as Spark's reader does: the row groups whose middle lies in the range, columns by name, null where
+    absent.
+    """
     assert file["path"].startswith("file:///")
     path = unquote(file["path"].removeprefix("file://"))
     parquet = pq.ParquetFile(path)

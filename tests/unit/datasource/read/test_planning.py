@@ -1,4 +1,4 @@
-"""What reads are cut into for tasks."""
+"""Cutting of reads for tasks."""
 
 from __future__ import annotations
 

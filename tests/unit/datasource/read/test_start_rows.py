@@ -1,4 +1,4 @@
-"""What a stream of changes begins with where the log was trimmed, and what it is when it is read again."""
+"""The beginning of a stream of changes after the log was trimmed, and its repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks stage for a table with a primary key, and what the driver does with it; without a JVM."""
+"""Staging by tasks for a table with a primary key, and the driver's work with it; without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tablet's rows lie: full disks, many processes, file systems of any kind. A page without a place on the disk
+"""Space for a tablet's rows: full disks, many processes, file systems of any kind. A page without a place on the disk
 would end the process, and so would a file that another process cuts off.
 """
 

@@ -1,4 +1,4 @@
-"""Which column is which field of the Iceberg table, through every change and whoever makes it."""
+"""Columns keep their fields of the Iceberg table, through every change and whoever makes it."""
 
 from __future__ import annotations
 

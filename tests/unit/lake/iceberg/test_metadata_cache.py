@@ -1,4 +1,4 @@
-"""What is kept of parsed metadata is what parsing gives, and what is shared is never changed."""
+"""Metadata that is kept is equal to metadata that is parsed again, and shared parts are never changed."""
 
 from __future__ import annotations
 

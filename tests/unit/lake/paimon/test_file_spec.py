@@ -1,4 +1,4 @@
-"""What a Paimon manifest says of a data file: bounds that hold, and nothing where the file does not say it."""
+"""Descriptions of data files in a Paimon manifest: bounds that hold, and nothing that the file does not tell."""
 
 from __future__ import annotations
 

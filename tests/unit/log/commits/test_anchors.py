@@ -1,4 +1,4 @@
-"""Which history a position belongs to."""
+"""The history that a position belongs to."""
 
 import itertools
 

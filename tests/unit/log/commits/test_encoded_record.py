@@ -1,4 +1,4 @@
-"""What a writer takes its own record to be is what everybody else reads."""
+"""A writer takes its own record to be the one that everybody else reads."""
 
 import numpy as np
 import pyarrow as pa

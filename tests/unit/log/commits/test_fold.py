@@ -1,4 +1,4 @@
-"""What each action of a record makes of a table, and which records cannot be."""
+"""The effect of each action of a record on a table, and records that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log answers a transaction that comes again, or out of its order."""
+"""The answer of a log to a transaction that comes again, or out of its order."""
 
 import pytest
 

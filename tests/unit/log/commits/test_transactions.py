@@ -1,4 +1,4 @@
-"""What a table remembers of writers: bounded by age, and no version is ever stored twice."""
+"""The memory of a table for writers: bounded by age, and no version is ever stored twice."""
 
 from __future__ import annotations
 

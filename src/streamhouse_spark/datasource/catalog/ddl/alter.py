@@ -1,4 +1,4 @@
-"""ALTER TABLE: what can be changed is changed in one record, all else is refused with what to do instead."""
+"""ALTER TABLE: possible changes are made in one record, all others are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_m
 
 @dataclass
 class _Changes:
-    """The statement's changes, as `Table.alter` takes them."""
+    """The statement's changes, in the form of `Table.alter`."""
 
     fields: list[dict[str, Any]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Changes:
 
 
 def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """All changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
+    """Make all changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
     path = path_of(args, "alter")
     table = connection.table(str(path))
     _refuse_replacing(path, args["changes"], table.state.schema)
@@ -76,7 +76,9 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
 
 def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], schema: TableSchema) -> None:
-    """REPLACE COLUMNS arrives as dropping each column and adding others: the rows would lose all that they hold."""
+    """Refuse REPLACE COLUMNS, which arrives as dropping each column and adding others: the rows would lose all
+    values.
+    """
     dropped = {_column(path, change["path"]) for change in changes if change["change"] == "delete_column"}
     if dropped >= set(schema.names) and any(change["change"] == "add_column" for change in changes):
         raise InvalidOptionError(
@@ -139,7 +141,7 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _type(spark_json: str) -> pa.DataType | str:
-    """The type; of a text with a length its name."""
+    """Return the type; for a text with a length the type's name."""
     name = json.loads(spark_json)
     if isinstance(name, str) and TextSize.parse(name) is not None:
         return name
@@ -164,7 +166,7 @@ def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
 
 
 def rename_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """ALTER TABLE … RENAME TO, also into another database."""
+    """Rename a table: ALTER TABLE … RENAME TO, also into another database."""
     path = path_of(args, "rename")
     target = table_path(args["to_database"], args["to_table"], "rename to")
     warehouse = connection.warehouse()

@@ -11,16 +11,16 @@ from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _OF_SPARK = ("owner",)
-"""What Spark adds to every CREATE DATABASE."""
+"""Properties that Spark adds to every CREATE DATABASE."""
 
 
 def databases(connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SHOW DATABASES. ``default`` is always there: a table without a database goes into it."""
+    """List databases: SHOW DATABASES. ``default`` is always there: a table without a database goes into it."""
     return {"databases": sorted({*connection.warehouse().databases(), DEFAULT_DATABASE})}
 
 
 def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Whether the database exists, and what is known of it. A name that none can have is one that does not exist."""
+    """Return whether the database exists, and its description. An impossible name is one that does not exist."""
     try:
         name = parse_database(args["database"])
     except InvalidNameError:
@@ -32,7 +32,7 @@ def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
 
 
 def create_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """CREATE DATABASE; makes the warehouse in an empty place as well."""
+    """Create a database: CREATE DATABASE. Makes the warehouse in an empty location as well."""
     given = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
     comment = given.pop("comment", None)
     _refuse_properties(args["database"], given)
@@ -54,7 +54,7 @@ def _refuse_properties(name: str, given: Mapping[str, str]) -> None:
 
 
 def drop_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """DROP DATABASE; with CASCADE its tables go first."""
+    """Drop a database: DROP DATABASE. With CASCADE its tables go first."""
     dropped = connection.warehouse().drop_database(args["database"], cascade=bool(args.get("cascade")), if_exists=True)
     return {"dropped": dropped}
 
@@ -71,7 +71,7 @@ def _is_stored(warehouse: Warehouse, name: str) -> bool:
 
 
 def require_database(warehouse: Warehouse, name: str) -> None:
-    """Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``): SQL creates no database in passing."""
+    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL creates none in passing."""
     if not database_exists(warehouse, name):
         raise TableNotFoundError(
             f"database {name} does not exist in {warehouse.url}; CREATE DATABASE it first",
@@ -80,7 +80,7 @@ def require_database(warehouse: Warehouse, name: str) -> None:
 
 
 def alter_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """COMMENT ON DATABASE, and ALTER DATABASE SET DBPROPERTIES of the comment."""
+    """Set the comment of a database: COMMENT ON DATABASE, and ALTER DATABASE SET DBPROPERTIES."""
     changed: dict[str, str | None] = {}
     for change in args["changes"]:
         changed[change["name"]] = change["value"] if change["change"] == "set_property" else None

@@ -24,7 +24,7 @@ from streamhouse_spark.table.partitions import drop_partitions
 def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
     """One row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
 
-    The lake says its partitions in its manifests; of the hot log the partition columns are read. Raises
+    The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
     `InvalidOptionError` for a table without partitions, and for a name that is no partition column.
     """
     state = table.refresh()
@@ -83,7 +83,7 @@ def _parts(table: TableHandle, pin: Pin) -> Iterator[pa.Table]:
 
 
 def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values of a column; days and microseconds are integers."""
+    """Return values of a column; days and microseconds are integers."""
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)

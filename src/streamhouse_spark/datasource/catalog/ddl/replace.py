@@ -1,7 +1,7 @@
-"""``CREATE OR REPLACE TABLE … AS SELECT`` and ``saveAsTable`` with mode overwrite, of a table that is there.
+"""``CREATE OR REPLACE TABLE … AS SELECT`` and ``saveAsTable`` with mode overwrite, of an existing table.
 
 Its rows are replaced in one commit, as INSERT OVERWRITE does; the table stays, with columns, buckets, partitions,
-properties, history and readers. What would make it another table is refused before anything is written.
+properties, history and readers. A statement that would make it another table is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INSTEAD = "or drop the table and create it"
 
 
 def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `load` says of the table, with the columns that the rows have, in their order.
+    """Return the description of the table as `load` does, with the columns of the rows, in their order.
 
     Raises `TableNotFoundError`, `SchemaMismatchError`, `InvalidOptionError`.
     """
@@ -44,7 +44,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
 
 
 def _require_same_shape(table: Table, args: Mapping[str, Any]) -> None:
-    """What the statement says of the table beside its columns is what the table is, or is not said."""
+    """Require that the statement leaves the table's partitioning, properties and the like out, or repeats them."""
     if args.get("primary_key"):
         raise InvalidOptionError(f"table {table.name} has no primary key: leave PRIMARY KEY out, {_INSTEAD}")
     wanted = args.get("partitioning") or []

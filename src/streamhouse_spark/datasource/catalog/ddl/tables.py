@@ -21,7 +21,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection
 
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
-"""What Spark adds to every CREATE TABLE."""
+"""Properties that Spark adds to every CREATE TABLE."""
 _REFUSED_METADATA = {
     "GENERATION_EXPRESSION": "generated columns are not stored; leave it out, and compute the column in the query",
     "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
@@ -30,7 +30,7 @@ _REFUSED_METADATA = {
 
 
 def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SHOW TABLES."""
+    """List tables: SHOW TABLES."""
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)
@@ -40,7 +40,7 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _is_made(connection: Connection, database: str) -> bool:
-    """Of the database ``default``, which is always there, whether the warehouse has it yet."""
+    """Whether the warehouse has the database ``default`` yet, which is always there for Spark."""
     try:
         return connection.warehouse().database_exists(database)
     except WarehouseNotFoundError:
@@ -48,7 +48,7 @@ def _is_made(connection: Connection, database: str) -> bool:
 
 
 def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """CREATE TABLE. Everything is checked before anything is written."""
+    """Create a table: CREATE TABLE. Everything is checked before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
     properties = table_properties(path, args.get("properties") or {})
@@ -56,7 +56,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     _refuse_column_clauses(path, args["schema"])
     require_database(warehouse, path.database)
     schema, said = split_defaults(args["schema"])
-    defaults = {} if args.get("as_select") else said  # what a query reads may have defaults, which are not its rows'
+    defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
     columns = TableSchema.of(StructJson(schema))
     warehouse.create_table(
         str(path),
@@ -70,7 +70,9 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
 
 
 def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
-    """The table's own among the properties that Spark passes. Raises `InvalidOptionError` for what cannot be."""
+    """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for impossible
+    ones.
+    """
     provider = given.get("provider")
     if provider is not None and provider.lower() != PROVIDER:
         raise InvalidOptionError(
@@ -99,7 +101,7 @@ def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str
 def _with_buckets(
     path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
-    """``bucket(4, id)`` and the properties that say the same are one; raises `InvalidOptionError` where they differ."""
+    """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
     if not buckets:
         return dict(properties)
     said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
@@ -126,32 +128,34 @@ def _refuse_column_clauses(path: TablePath, schema: str) -> None:
 
 
 def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What SHOW TBLPROPERTIES and DESCRIBE EXTENDED show besides the columns."""
+    """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
     return {"properties": properties_of(connection.table(str(path_of(args, "describe"))))}
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """DROP TABLE, with or without PURGE: its files go after the grace in either case."""
+    """Drop a table: DROP TABLE, with or without PURGE. Its files go after the grace in either case."""
     path = path_of(args, "drop")
     return {"dropped": connection.warehouse().drop_table(str(path), if_exists=True)}
 
 
 def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Remove all rows of the table that was loaded. Raises `TableNotFoundError` where it was dropped since."""
+    """Remove all rows of the loaded table. Raises `TableNotFoundError` if it was dropped since."""
     table = connection.table_by_uuid(str(path_of(args, "truncate")), args["uuid"])
     table.truncate()
     return {}
 
 
 def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SHOW PARTITIONS: the distinct values of the partition columns in lake and log, filtered to ``names = values``."""
+    """Answer SHOW PARTITIONS: the distinct values of the partition columns in lake and log, filtered to ``names =
+    values``.
+    """
     table = connection.table(str(path_of(args, "show partitions of")))
     wanted = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
     return {"partitions": partition_rows(table, wanted)}
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """ALTER TABLE … DROP PARTITION of the table that was loaded; see `streamhouse_spark.table.partitions`."""
+    """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION; see `streamhouse_spark.table.partitions`."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
     drop_rows(table, args["partitions"])
     return {}

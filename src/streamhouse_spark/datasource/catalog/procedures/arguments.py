@@ -47,7 +47,9 @@ class Parameter:
 
 
 def bound(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each parameter. Raises `InvalidOptionError` for what is unknown, missing or of another type."""
+    """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
+    type.
+    """
     by_folded_name = {name.casefold(): value for name, value in given.items()}
     names = [parameter.name for parameter in parameters]
     for name in given:
@@ -73,12 +75,12 @@ def _value(procedure: str, parameter: Parameter, given: Mapping[str, Any]) -> An
 
 
 def table_name_of(text: str) -> str:
-    """A checked name. Raises `InvalidNameError`, also for one with a suffix."""
+    """Return a checked name. Raises `InvalidNameError`, also for one with a suffix."""
     return str(parse_table_name(text).require_table("call a procedure on"))
 
 
 def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
-    """How long ago ``older_than`` is. Raises `InvalidOptionError` for a time that is yet to come."""
+    """Return the age of ``older_than``. Raises `InvalidOptionError` for a time that is yet to come."""
     if older_than_us is None:
         return default_ms
     grace_ms = now_ms - older_than_us // 1000
@@ -88,5 +90,5 @@ def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
 
 
 def struct_json(columns: Sequence[DdlColumn]) -> str:
-    """The ``StructType`` of columns as its JSON text."""
+    """Return the ``StructType`` of columns as its JSON text."""
     return str(compat.spark_schema_of(pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])).json())

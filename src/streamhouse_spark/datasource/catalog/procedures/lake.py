@@ -1,4 +1,4 @@
-"""What the procedures about the lake do, in the process beside the driver. Each is a verb of Python's API."""
+"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 
 
 def tier(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    """Without Spark's executors: a procedure has no session to run a job with."""
+    """Tier tables without Spark's executors: a procedure has no session to run a job with."""
     table = connection.table(table_name_of(given["table"]))
     table.open_lake()  # says so where there is none
     report = tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))

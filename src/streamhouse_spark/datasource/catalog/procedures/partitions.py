@@ -1,4 +1,6 @@
-"""``CALL streamhouse.system.drop_partition``: what ALTER TABLE does, by some of the partition columns as well."""
+"""``CALL streamhouse.system.drop_partition``: as ALTER TABLE … DROP PARTITION, by some of the partition columns as
+well.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from streamhouse_spark.warehouse.connection import Connection
 
 
 def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-    """One row of what went. Raises as `Table.drop_partition`; `InvalidOptionError` for a text that is no partition."""
+    """Drop partitions and return one row of counts. Raises as `Table.drop_partition`; `InvalidOptionError` for a text
+    that is no partition.
+    """
     table = connection.table(table_name_of(given["table"]))
     state = table.refresh()
     texts = _texts(given["partition"])
@@ -24,7 +28,7 @@ def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence
 
 
 def _texts(text: str) -> dict[str, str]:
-    """The values of a JSON object as people write them."""
+    """Return the values of a JSON object as people write them."""
     try:  # numbers stay as they are written: a float would be another decimal
         found = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
     except ValueError:

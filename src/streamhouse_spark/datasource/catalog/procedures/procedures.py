@@ -1,4 +1,4 @@
-"""``CALL streamhouse.system.…``: verbs that run in one process beside the driver, without a session."""
+"""``CALL streamhouse.system.…``: operations in one process beside the driver, without a session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done"
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """One procedure: what SHOW PROCEDURES says of it, and what it does with its bound arguments."""
+    """One procedure: its description for SHOW PROCEDURES, and the function of its bound arguments."""
 
     name: str
     description: str
@@ -47,12 +47,12 @@ class Procedure:
 
 
 def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """SHOW PROCEDURES, and all that is needed to bind a CALL."""
+    """Answer SHOW PROCEDURES, with all that is needed to bind a CALL."""
     return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
 
 
 def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for a value that cannot be."""
+    """Answer CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an impossible value."""
     name = str(args["name"])
     procedure = PROCEDURES.get(name.lower())
     if procedure is None:
@@ -85,7 +85,7 @@ def _table_status(connection: Connection, given: Mapping[str, Any]) -> Rows:
 
 
 def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
-    """A damaged table is a row that says so: one must not hide the others."""
+    """Return a table's row of status; for a damaged table, the error. One table must not hide the others."""
     try:
         return _status(connection.table(name))
     except StreamhouseError as error:

@@ -11,7 +11,7 @@ from streamhouse_spark.warehouse.relocation import relocate as relocated
 
 
 def relocate(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    """A row for each table. Raises as `streamhouse_spark.relocate`."""
+    """Relocate the warehouse and return a row for each table. Raises as `streamhouse_spark.relocate`."""
     report = relocated(connection.warehouse(), copy=given["copy"], dry_run=given["dry_run"])
     return [
         (

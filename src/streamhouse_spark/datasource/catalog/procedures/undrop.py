@@ -11,7 +11,7 @@ from streamhouse_spark.warehouse.connection import Connection
 
 
 def undrop_table(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    """One row of what came back. Raises as `Warehouse.undrop_table`."""
+    """Bring a table back and return one row of it. Raises as `Warehouse.undrop_table`."""
     to = None if given["to"] is None else table_name_of(given["to"])
     table = connection.warehouse().undrop_table(table_name_of(given["table"]), uuid=given["uuid"], to=to)
     return [(table.name, table.uuid, table.state.num_rows)]

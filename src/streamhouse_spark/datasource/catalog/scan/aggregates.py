@@ -1,4 +1,4 @@
-"""COUNT, MIN and MAX from metadata alone, where that is exact."""
+"""COUNT, MIN and MAX from metadata alone, if that is exact."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.warehouse.connection import Connection
 
 READ_BYTES_MAX = 4 << 20
-"""How much of the log is read where a segment has no statistics: rows of small appends have none."""
+"""Bytes of the log that are read if a segment has no statistics: rows of small appends have none."""
 _EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
 """Families whose bounds in lake files are values: texts are cut, and NaN is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of one column in some rows. Without values, ``low`` and ``high`` are None."""
+    """The count and the bounds of one column in some rows. Without values, ``low`` and ``high`` are None."""
 
     value_count: int
     low: Any = None
@@ -42,11 +42,13 @@ class Summary:
 
 
 _EXACT = decimal.Context(prec=38)
-"""Python's own context rounds to 28 digits."""
+"""An exact context for decimals: Python's own rounds to 28 digits."""
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``row`` holds one value a function, or is null where one of them cannot be told exactly without a scan."""
+    """Answer an aggregate: ``row`` holds one value a function, or is null if one of them is not known exactly without a
+    scan.
+    """
     pin = ReadPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
@@ -65,7 +67,7 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _is_countable(found: Sources) -> bool:
-    """Whether each part says exactly how many rows it has."""
+    """Whether each part has an exact number of rows."""
     files = found.lake.files if found.lake is not None else ()
     log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
     return found.are_exact and log_only and all(file.has_rows_as_stored for file in files)
@@ -83,7 +85,7 @@ def _splits(found: Sources) -> list[LogSplit]:
 def _cell(
     found: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
 ) -> tuple[Any] | None:
-    """The function's value, in a tuple; None where it is not known."""
+    """Return the function's value, in a tuple; None if it is not known."""
     if function["function"] == "count_star":
         return (_num_rows(found),)
     position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
@@ -102,7 +104,7 @@ def _cell(
 
 
 def _internal(value: Any, data_type: pa.DataType) -> Any:
-    """The value in Spark's internal form, as JSON."""
+    """Return the value in Spark's internal form, as JSON."""
     if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
         return value
     if pa.types.is_decimal(data_type):
@@ -136,7 +138,7 @@ def _summaries(table: TableHandle, found: Sources, columns: Sequence[Column]) ->
 
 
 def _joined(parts: Sequence[Summary | None]) -> Summary | None:
-    """Of all rows. None where a count is unknown; bounds are None where one of them is."""
+    """Join the summaries of parts. Returns None if a count is unknown; bounds are None if one of them is."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -180,7 +182,7 @@ def _alone(split: LogSplit, segment: Segment) -> LogSplit:
 
 
 def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
-    """The rows themselves."""
+    """Summarise the columns by reading the rows of a split."""
     batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)
     for column in columns:
@@ -194,6 +196,6 @@ def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Seque
 
 
 def _ordinal(value: pa.Scalar) -> Any:
-    """Dates as days and timestamps as microseconds, as statistics have them."""
+    """Return dates as days and timestamps as microseconds, as in statistics."""
     found = value.as_py()
     return value.value if isinstance(found, dt.date) else found

@@ -1,4 +1,4 @@
-"""Packing the units of a scan into groups, each a Spark partition."""
+"""Packing of the units of a scan into groups, each a Spark partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.datasource.catalog.scan.units import HotUnit, NativeUnit
 from streamhouse_spark.datasource.read.partitions import TARGET_BYTES_MAX, joined_by_changes, packed
 
 BUCKET_SPREAD_MAX = 4
-"""How many cores may have nothing to do for each bucket, when a group a bucket is to be had instead."""
+"""Number of idle cores for each bucket that is accepted for groups of one bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Groups:
     native_buckets: tuple[int | None, ...]
     hot_buckets: tuple[int | None, ...]
     is_keyed: bool
-    """Every group is of one bucket, and every bucket has a group: Spark may join and group by the key in place."""
+    """Whether every group is of one bucket, and every bucket has a group: Spark may join and group by the key
+    in place."""
 
 
 def can_be_keyed(native: Sequence[NativeUnit], hot: Sequence[HotUnit], *, num_buckets: int, parallelism: int) -> bool:
@@ -34,14 +35,16 @@ def can_be_keyed(native: Sequence[NativeUnit], hot: Sequence[HotUnit], *, num_bu
 
 
 def pack(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int) -> Groups:
-    """Groups of about equal size, of neighbours."""
+    """Return groups of about equal size, of neighbours."""
     native_groups = tuple(tuple(group) for group in packed(native, target_bytes)) if native else ()
     hot_groups = tuple(tuple(group) for group in _packed_hot(hot, target_bytes))
     return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
 
 
 def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int, num_buckets: int) -> Groups:
-    """Groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python task."""
+    """Return groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python
+    task.
+    """
     native_groups: list[tuple[NativeUnit, ...]] = []
     hot_groups: list[tuple[HotUnit, ...]] = []
     native_buckets: list[int | None] = []
@@ -66,7 +69,9 @@ def _packed_hot(hot: Sequence[HotUnit], target_bytes: int) -> list[list[HotUnit]
 def within_limit(
     native: Sequence[NativeUnit], hot: Sequence[HotUnit], limit: int
 ) -> tuple[Sequence[NativeUnit], Sequence[HotUnit]]:
-    """As few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come whole."""
+    """Return as few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come
+    whole.
+    """
     rows = 0
     for count, unit in enumerate(native, start=1):
         rows += unit.num_rows if unit.length == unit.file_bytes else 0
@@ -81,7 +86,7 @@ def within_limit(
 
 
 def groups_to_json(groups: Groups) -> dict[str, Any]:
-    """The groups as Spark's side takes them. Pieces of hot groups travel apart."""
+    """Return the groups in the form for Spark's side. Pieces of hot groups travel apart."""
     native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
     units: list[NativeUnit | HotUnit] = [*native, *hot]
     return {

@@ -1,4 +1,4 @@
-"""The options of a query on a catalog table: those of the data source, without what the catalog says otherwise."""
+"""The options of a query on a catalog table: those of the data source, without those that the catalog sets itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from streamhouse_spark.warehouse.connection import Connection
 
 
 def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
+    """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
     given = arguments["options"]
     match arguments["mode"]:
         case "readStream":
@@ -56,7 +56,9 @@ def _refuse_merging(name: str, options: WriteOptions | StreamWriteOptions) -> No
 
 
 def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
-    """Raises `InvalidOptionError` for options that are unknown, of streams only, or have no meaning for the name."""
+    """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
+    meaning for the name.
+    """
     options = parse_read_options(given)
     _refuse_columns(pin.name, pin.table, options)
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
@@ -79,8 +81,8 @@ def parse_scan_options(pin: ReadPin, given: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamReadOptions:
-    """The options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others: Spark
-    does not tell a stream which ones its query selects, and takes them by their places.
+    """Parse the options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others:
+    Spark does not tell a stream which ones its query selects, and takes them by their positions.
 
     Raises `InvalidOptionError` as `parse_scan_options` does.
     """
@@ -91,7 +93,7 @@ def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamR
 
 
 def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
-    """In a catalog a name has its columns; options do not change them."""
+    """Refuse options that change columns: in a catalog a name has its columns."""
     if options.read_change_feed:
         raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
     if options.include_metadata:

@@ -1,4 +1,4 @@
-"""Which columns a query's filters can speak of, and which buckets they leave."""
+"""Name the columns that a query's filters can speak of, and the buckets that they leave."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ METADATA_TYPES: Mapping[str, pa.DataType] = {
 
 
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
-    """The columns that a filter can speak of."""
+    """Return the columns that a filter can use, with their types."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
 
 
 def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
-    """The only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
+    """Return the only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
     values = node.values_of(key.name) if key is not None else None
     if key is None or values is None:
         return None
@@ -36,7 +36,7 @@ def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: La
 
 
 def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
-    """The value as the column stores it; None where no row can have it."""
+    """Return the value as the column stores it; None if no row can have it."""
     try:
         if pa.types.is_integer(data_type):
             return pa.array([int(value)], data_type) if int(value) == value else None

@@ -1,4 +1,4 @@
-"""Filters as Spark pushes them, in JSON, as predicate trees. What is not understood may be anything."""
+"""Filters as Spark pushes them, in JSON, as predicate trees. Unknown expressions may have any outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT_OPERATORS = ("STARTS_WITH", "ENDS_WITH", "CONTAINS")
 
 
 def parse_filters(filters: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
-    """The filters, which must all hold, for columns of these types. What is not understood may be anything."""
+    """Parse the filters, which must all hold, for columns of these types. Unknown expressions may have any outcome."""
     try:
         return And(tuple(_node(tree, types) for tree in filters))
     except RecursionError:
@@ -104,13 +104,15 @@ def _in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType])
 
 
 def _column(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
-    """The name of a whole column that is known; fields inside a struct have no statistics of their own here."""
+    """Return the name of a whole known column; fields inside a struct have no statistics of their own here."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 
 
 def literal_value(tree: Mapping[str, Any], column: pa.DataType) -> Any:
-    """The literal as a Python value that compares with the column's statistics; None where it does not compare so."""
+    """Return the literal as a Python value that compares with the column's statistics; None if it does not
+    compare so.
+    """
     family = family_of(column)
     given = str(tree.get("type", "")).strip('"')
     if family is None or _FAMILIES.get("decimal" if given.startswith("decimal") else given) != family:

@@ -1,4 +1,4 @@
-"""What the tasks of a catalog read do, as text: the groups of pieces, and what they have in common."""
+"""The work of a catalog read's tasks, as text: the groups of pieces, and their common facts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class HotPlan:
 
     name: str
     columns: tuple[str, ...]
-    """The columns that Spark wants, in its order; none where it only counts rows."""
+    """The columns that Spark wants, in its order; none if it only counts rows."""
     schema: dict[str, Any]
     """Spark's schema of these columns, as JSON."""
     metadata: tuple[str, ...]
     """Metadata columns that are read before the table's."""
     fail_on_data_loss: bool
     common: ReadPlan
-    """Without pieces."""
+    """The plan without pieces."""
     groups: tuple[tuple[Piece, ...], ...]
 
     @property

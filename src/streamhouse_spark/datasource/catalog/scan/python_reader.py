@@ -22,12 +22,12 @@ from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.warehouse.connection import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
-"""What Spark thinks that these reads return."""
+"""The column of these reads in Spark's eyes."""
 STREAM_BYTES_MAX = 32 << 20
 
 
 class HotReader(DataSourceReader):
-    """Reads the groups of a plan that `plan` made; ``text`` is what it said in ``read``."""
+    """Reads the groups of a plan that `plan` made; ``text`` is its answer in ``read``."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
@@ -39,7 +39,7 @@ class HotReader(DataSourceReader):
         self._fail_on_data_loss = self._plan.fail_on_data_loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the groups: each task has its own in its partition."""
+        """Pickle the reader without the groups: each task has its own in its partition."""
         return {**self.__dict__, "_plan": None}
 
     def partitions(self) -> list[InputPartition]:
@@ -67,7 +67,7 @@ def partitions_of(plan: HotPlan) -> list[InputPartition]:
 
 
 def _limited(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in halves until each fits into a stream of the size that the JVM side takes."""
+    """Cut the batch in halves until each fits into a stream of the size that the JVM side takes."""
     if batch.nbytes <= STREAM_BYTES_MAX or batch.num_rows <= 1:
         yield batch
         return

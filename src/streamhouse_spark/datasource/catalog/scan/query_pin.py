@@ -1,4 +1,5 @@
-"""What one query reads: decided when Spark loads a table's name, and carried by it as text to every scan of the query.
+"""The state that one query reads: chosen when Spark loads a table's name, and carried as text to every scan of the
+query.
 
 A pin names a commit of the table, or a lake snapshot, so that all scans of a query see one state, whatever is committed
 meanwhile and whichever process plans them.
@@ -31,16 +32,16 @@ class ReadPin:
     uuid: str
     suffix: str | None
     commit: int
-    """The state of the log; its schema is the one that is read."""
+    """Number of the record of the log's state, whose schema is read."""
     is_chosen: bool = False
-    """The user chose the state, with VERSION or TIMESTAMP AS OF: no other may stand in for it."""
+    """Whether the user chose the state, with VERSION or TIMESTAMP AS OF: no other may replace it."""
     as_of_ms: int | None = None
     lake_snapshot: int | None = None
-    """With suffix ``lake``: the snapshot; None where there was none yet."""
+    """With suffix ``lake``: the snapshot; None if there was none yet."""
     is_rewritten: bool = False
-    """An UPDATE, DELETE or MERGE reads the table to write it."""
+    """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
     attempt: str | None = None
-    """Of the commit's record: a table that was restored from a backup has another one at its number."""
+    """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ class ReadPin:
 
     @property
     def version(self) -> str:
-        """Changes whenever what is read may have."""
+        """A text that changes whenever the read rows may have changed."""
         return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
 
     def to_text(self) -> str:
@@ -62,7 +63,7 @@ class ReadPin:
 def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> ReadPin:
     """The pin for a name loaded now, of the table's state as last read.
 
-    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for a version that cannot be,
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
     `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
@@ -113,8 +114,8 @@ def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -
 def pinned(connection: Connection, pin: ReadPin) -> tuple[TableHandle, TableState]:
     """The table and its state at the pinned commit.
 
-    Raises `SnapshotExpiredError` where that can no longer be told, `DifferentHistoryError` where the table was restored
-    from a backup since.
+    Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
+    restored from a backup since.
     """
     table = connection.table_by_uuid(pin.table, pin.uuid)
     if pin.attempt is not None:

@@ -1,4 +1,4 @@
-"""Which rows of a table an UPDATE, DELETE or MERGE may have read, by the filters that Spark pushed into its scan."""
+"""The rows of a table that an UPDATE, DELETE or MERGE may have read, by the filters that Spark pushed into its scan."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from streamhouse_spark.log.segments.statistics import collect_stats, stats_bound
 from streamhouse_spark.query.predicate_tree import Node, family_of, may_match
 
 _PARTS: Final = 64
-"""Into so many parts, each with bounds of its own, rows are cut: they are in the order of their keys."""
+"""Number of parts, each with bounds of its own, into which rows are cut: they are in the order of their keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadScope:
-    """How a statement read the table that it writes."""
+    """The way in which a statement read the table that it writes."""
 
     reads_once: bool
-    """Whether it read the table by one scan, and not in a subquery, or as a source, too."""
+    """Whether the statement read the table by one scan alone, and not in a subquery, or as a source, too."""
     schema_id: int
-    """The columns that the filters speak of."""
+    """The schema whose columns the filters use."""
     filters: tuple[Mapping[str, Any], ...]
     """Predicate trees that hold for every row that counts; none for all rows."""
 
@@ -37,11 +37,11 @@ class ReadScope:
         return cls(found["reads_once"], found["schema_id"], tuple(found["filters"]))
 
     def of(self, base: ReadBase) -> ReadBase:
-        """The base of the statement."""
+        """Return the base of the statement."""
         return replace(base, is_strict=not self.reads_once, scope=self.may_have_read if self.filters else None)
 
     def may_have_read(self, state: TableState, rows: pa.RecordBatch) -> bool:
-        """Whether one of these rows may satisfy the filters; also where names may mean other columns by now."""
+        """Whether one of these rows may satisfy the filters; also if names may mean other columns by now."""
         if state.schema_id != self.schema_id:
             return True
         node = parse_filters(self.filters, column_types(state.schema))

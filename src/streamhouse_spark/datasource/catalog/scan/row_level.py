@@ -1,4 +1,4 @@
-"""UPDATE, DELETE and MERGE: what Spark asks when it plans one."""
+"""UPDATE, DELETE and MERGE: the catalog's answers while Spark plans one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streamhouse_spark.write.upsert import require_rewritable
 
 
 def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How an operation reads and writes the table that was loaded: its scans are all of the loaded state.
+    """Answer how an operation reads and writes the loaded table: its scans are all of the loaded state.
 
-    Raises `InvalidOptionError` where the table has no primary key, or would make something else of the rows.
+    Raises `InvalidOptionError` if the table has no primary key, or would store other rows than the statement's.
     """
     pin = ReadPin.from_text(args["pin"])
     table, state = pinned(connection, pin)

@@ -1,7 +1,7 @@
 """Loading a table's name and planning its reads, for Spark's catalog.
 
-Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process. What
-`plan` calls native is read by Spark's own Parquet reader, everything else by `hot_reader`.
+Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process.
+Groups that `plan` calls native are read by Spark's own Parquet reader, all others by `hot_reader`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
 METADATA_COLUMNS = tuple(field.with_nullable(True) for field in METADATA_FIELDS)
-"""The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their place in
-the log."""
+"""The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their log
+position."""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog"}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a name means now. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
+    """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest = connection.table(str(name.path))
     pin = pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"))
@@ -79,13 +79,13 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _known_bucket_key(state: TableState) -> tuple[str, ...]:
-    """The bucket key where Spark can compute the buckets itself: Java has Iceberg's function only."""
+    """Return the bucket key if Spark can compute the buckets itself: Java has Iceberg's function only."""
     properties = state.parsed
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
 def _columns(table: TableHandle, state: TableState, pin: ReadPin) -> pa.Schema:
-    """The columns that a query sees without asking for hidden ones."""
+    """Return the columns that a query sees without asking for hidden ones."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
     if pin.suffix == CHANGELOG:
@@ -94,7 +94,7 @@ def _columns(table: TableHandle, state: TableState, pin: ReadPin) -> pa.Schema:
 
 
 def _takes_updates(state: TableState) -> bool:
-    """Whether a stream of rows that change can be written: only where a row takes the place of the one before it."""
+    """Whether a stream of rows that change can be written: only if a row replaces the one before it."""
     if not state.primary_key:
         return False
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
@@ -107,7 +107,7 @@ def _metadata_columns() -> list[dict[str, Any]]:
 
 
 def _estimate(state: TableState) -> tuple[int, int]:
-    """Rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
+    """Estimate rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
     pin = pin_newest(state)
     rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
@@ -118,16 +118,17 @@ def _estimate(state: TableState) -> tuple[int, int]:
 
 
 def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The work of one scan.
+    """Answer the work of one scan.
 
-    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` where the
-    scan is of a table that is written by what it reads, here and elsewhere, and that changed since it was loaded.
+    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` if the
+    scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
+    loaded.
     """
     pin = ReadPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
     if pin.is_rewritten and not args.get("reads_once"):
-        # Spark loads what else a statement reads anew when the statement runs: later than what it writes. Where nothing
+        # Spark loads the other tables of a statement anew when it runs: later than the table that it writes. If nothing
         # happened until now, that is the same state.
         ReadBase.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
@@ -160,7 +161,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
-    """The table's columns among those asked for; where there is none, the one that is read to count rows."""
+    """Return the table's columns among those asked for; if there is none, the one that is read to count rows."""
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 

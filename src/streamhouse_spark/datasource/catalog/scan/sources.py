@@ -1,4 +1,4 @@
-"""What one scan reads: the parts of the log and the lake files that its pin and its filters leave."""
+"""The sources of one scan: the parts of the log and the lake files that its pin and its filters leave."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What Spark asks of a scan."""
+    """The parameters of a scan, as Spark gives them."""
 
     table: TableHandle
     state: TableState
     pin: ReadPin
     options: ReadOptions
     columns: tuple[str, ...]
-    """The table's columns that have to be read; at least one."""
+    """The table's columns to read; at least one."""
     node: Node
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those that the filters speak of."""
+    """Columns whose statistics are wanted of lake files, besides those of the filters."""
 
     @property
     def wanted(self) -> Wanted:
@@ -54,7 +54,7 @@ class BucketPruning(Pruning):
 
 
 def sources_of(asked: Question) -> Sources:
-    """Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
+    """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
     pin, options = asked.pin, asked.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _snapshot_of(asked)

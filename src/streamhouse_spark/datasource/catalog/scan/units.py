@@ -1,4 +1,4 @@
-"""The smallest parts that a scan is cut into, and what of a table's bytes the asked columns weigh."""
+"""The smallest parts that a scan is cut into, and the share of a table's bytes in the asked columns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NativeUnit:
     bucket: int | None
     num_rows: int
     size_bytes: int
-    """About what the asked columns weigh."""
+    """Estimated bytes of the asked columns."""
 
     def to_json(self) -> dict[str, Any]:
         return {"path": self.path, "start": self.start, "length": self.length, "size": self.file_bytes}
@@ -51,7 +51,7 @@ class NativeUnit:
 
 @dataclass(frozen=True, slots=True)
 class HotUnit:
-    """A piece that Python reads."""
+    """A piece of work for Python."""
 
     piece: Piece
     bucket: int | None
@@ -68,11 +68,11 @@ class Units:
     native: list[NativeUnit]
     hot: list[HotUnit]
     target_bytes: int
-    """How large a group should be."""
+    """Wanted size of a group."""
 
 
 def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequence[str], parallelism: int) -> Units:
-    """The sources in parts that groups can be made of. Without ``native_schemes`` Python reads all of them."""
+    """Cut the sources into parts that groups can be made of. Without ``native_schemes`` Python reads all of them."""
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, native_schemes) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
@@ -107,7 +107,7 @@ class _Weight:
 
 
 def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schemes: Sequence[str]) -> str | None:
-    """The file's URI, where Spark's own reader gives exactly our rows of it."""
+    """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
     assert sources.lake is not None
     if not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
         return None
@@ -131,7 +131,7 @@ def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: b
 
 
 def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) -> Iterator[NativeUnit]:
-    """The whole file, or where it is large, parts of about the target, cut between row groups as far as known."""
+    """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
     cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
@@ -140,7 +140,7 @@ def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) 
 
 
 def _rows_before(file: ScanFile, position: int) -> int:
-    """About; the rows of a file's parts are in sum the file's."""
+    """Estimate the rows before a position; the rows of a file's parts are in sum the file's."""
     return file.num_rows * position // max(1, file.size_bytes)
 
 
@@ -159,7 +159,7 @@ def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
 
 
 def native_path(location: str, schemes: Sequence[str]) -> str | None:
-    """The location as a URI that Spark's own reader takes; None where it is of no such scheme."""
+    """Return the location as a URI that Spark's own reader takes; None for another scheme."""
     parts = urlsplit(location.replace("?", "%3F").replace("#", "%23")) if "://" in location else None
     if parts is None:
         path = location.removeprefix("file:") if location.startswith("file:/") else location
@@ -174,20 +174,20 @@ def native_path(location: str, schemes: Sequence[str]) -> str | None:
 
 
 def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
-    """About which part of the rows' bytes these columns are, by the widths of their types."""
+    """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
     asked = sum(_width_bytes(schema.column(name).type) for name in columns)
     return max(asked / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
 
 
 def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
-    """As `log_fraction`, by what the files say that their columns weigh."""
+    """Estimate the same share, by the sizes of columns in the files' metadata."""
     asked = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
     known = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
     return max(asked / known, 0.001) if known else log_fraction(schema, columns)
 
 
 def narrowest(schema: TableSchema) -> str:
-    """The column that is read where only rows are counted."""
+    """Return the column that is read if only rows are counted."""
     return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
 
 

@@ -1,4 +1,4 @@
-"""Keeping an Iceberg table of a log small: merging adjacent small files, and expiring snapshots with their files."""
+"""Upkeep of an Iceberg table of a log: joining adjacent small files, and expiring snapshots with their files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from streamhouse_spark.lake.snapshot_times import aged_ms
 
 
 def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
-    """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
+    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     if not dry_run:
         place.bring_up()
     table = place.find()
@@ -74,10 +74,10 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
 
 
 def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
-    """Runs of small files whose offset ranges follow each other, with nothing of their partition in between.
+    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between.
 
-    Files that another engine wrote are left alone, and so is a snapshot that has delete files: rows that were deleted
-    by position or value could come back.
+    Files of other engines are left alone, and so is a snapshot that has delete files: rows that were deleted by
+    position or value could come back.
     """
     manifests = manifests_of(table.io, snapshot)
     if _has_deletes(snapshot, table):
@@ -101,9 +101,10 @@ def _stored(file: DataFile) -> StoredFile:
 def compaction_change(
     table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """The same rows in fewer files, with the offsets that ``metadata`` has by now, so that older snapshots can go.
+    """Return the change to the same rows in fewer files, with the offsets of ``metadata``, so that older snapshots can
+    go.
 
-    Raises `CommitConflictError` when rows were deleted since it was planned.
+    Raises `CommitConflictError` if rows were deleted since it was planned.
     """
     head = metadata.current_snapshot()
     if head is None or (head.snapshot_id != planned.snapshot_id and _has_deletes(head, table)):
@@ -115,7 +116,7 @@ def compaction_change(
 
 
 def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
-    """The summary of a snapshot that holds what the current one does."""
+    """Return the summary of a snapshot with the rows of the current one."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
     if offsets is None:
@@ -135,7 +136,7 @@ def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
 
 
 def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
-    """See `LakeTable.expire`."""
+    """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
     if table is None:
         return ExpireReport()
@@ -159,7 +160,9 @@ def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) 
 def expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the offsets' own."""
+    """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
+    the offsets.
+    """
     head = metadata.current_snapshot()
     if head is None:
         return ()
@@ -183,8 +186,8 @@ def expirable(
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
     """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
 
-    Dropping a snapshot drops each tag and branch of it, so the commit is refused where one is not as it was when the
-    snapshots were chosen. Raises `CommitConflictError` when the table changed meanwhile, `CommitStateUnknownError`.
+    Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
+    were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
     """
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
@@ -198,7 +201,9 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
 
 
 def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Every file that the snapshots need: manifest lists, manifests, data and delete files; in no special order."""
+    """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
+    special order.
+    """
     needed: dict[str, None] = {}
     manifests: dict[str, ManifestFile] = {}
 
@@ -216,11 +221,13 @@ def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Files that only the removed snapshots needed, data first, so that a crash leaves what leads to the rest."""
+    """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
+    found.
+    """
     left = {s.snapshot_id for s in after.snapshots}
     gone = [s for s in before.snapshots if s.snapshot_id not in left]
     kept: Mapping[str, None] = files_of(table, after.snapshots)
     doomed = [location for location in files_of(table, gone) if location not in kept]
-    if isinstance(table.io, StorageFileIO):  # what other engines put outside the warehouse is theirs
+    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
         doomed = [location for location in doomed if table.io.files.holds(location)]
     return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))

@@ -1,8 +1,8 @@
-"""Compaction of a table with a primary key: files of a bucket and partition become few, sorted by key, without deletes.
+"""Compaction of a table with a primary key: files of a bucket and partition are rewritten as few, sorted by key,
+without deletes.
 
-All files of a bucket and partition are written again, or none: so a key that another engine added a second time is
-there once afterwards, as its newest file has it. The commit is refused once the lake has another snapshot than the one
-that it was planned on.
+All files of a bucket and partition are written again, or none: so a key that another engine added a second time has one
+row afterwards, that of its newest file. The commit is refused once the lake has another snapshot than the planned one.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ from streamhouse_spark.lake.parquet.key_cursor import MergedRows
 from streamhouse_spark.lake.spec import LakeTableSpec
 
 DELETED_SHARE_MIN = 0.1
-"""Of the rows of a bucket and partition; with fewer deleted ones reading costs little more."""
+"""Share of deleted rows in a bucket and partition; below it reading costs little more."""
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
-"""So many small files are joined even where the bucket and partition is large beside them."""
+"""Number of small files that are joined even if the bucket and partition is large beside them."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Files of other engines are sorted first: where a bucket and partition has more of them, they are no reason."""
+"""Bytes of other engines' files in a bucket and partition above which they are no reason to compact: they are sorted
+first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class KeyedGroup:
     bucket: int
     files: tuple[LiveFile, ...]
     num_deleted: int
-    """Deleted positions, as far as the files that name them are counted once."""
+    """Deleted positions, each file that names them counted once."""
 
     @property
     def num_rows(self) -> int:
@@ -71,10 +72,12 @@ class KeyedGroup:
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int) -> bool:
-        """Also where another engine added files: they may have keys a second time that never change again."""
+        """Whether a rewrite is worth it, also for files of other engines: they may have keys a second time that never
+        change again.
+        """
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        # The largest is what the others are joined with: alone it is no reason to write a bucket again.
+        # The others are joined with the largest: alone it is no reason to write a bucket again.
         sizes = sorted(file.size_bytes for file in self.files)
         small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
@@ -86,7 +89,7 @@ class KeyedGroup:
 class KeyedCompaction:
     groups: tuple[KeyedGroup, ...]
     removed_deletes: tuple[str, ...]
-    """Delete files that are about no data file any more, once the groups are written again."""
+    """Delete files that apply to no data file any more, once the groups are rewritten."""
 
     @property
     def removed(self) -> list[str]:
@@ -94,7 +97,7 @@ class KeyedCompaction:
 
 
 def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
-    """See `LakeTable.compact`; the id of the snapshot it made comes with the report."""
+    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     try:
         return _compacted(place, dry_run=dry_run)
     except SnapshotExpiredError as error:
@@ -135,7 +138,9 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
 
 
 def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpec) -> KeyedCompaction:
-    """Files of another partition spec are left alone. The lake need not have the columns of the table's schema yet."""
+    """Plan the groups. Files of another partition spec are left alone. The lake need not have the columns of the
+    table's schema yet.
+    """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _ages_and_deletes(table, snapshot)
     spec = table.spec()
@@ -161,7 +166,7 @@ def _group(tasks: Sequence[FileScanTask], table: Table, key_ids: Sequence[int], 
 
 
 def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
-    """The data files with the numbers of the commits that added them, and all delete files."""
+    """Return the data files with the numbers of the commits that added them, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()
     with lake_metadata(table.location()):
@@ -177,9 +182,9 @@ def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, in
 def _rewritten(
     place: IcebergPlace, table: Table, groups: Iterable[KeyedGroup], context: WriteContext
 ) -> tuple[list[LakeFile], int]:
-    """The new files, and how many rows were read for them.
+    """Write the groups anew. Returns the new files, and the number of rows read for them.
 
-    Raises `CommitConflictError` where the files do not hold the rows that were read.
+    Raises `CommitConflictError` if the files do not hold the rows that were read.
     """
     how = own_projection(table.metadata, place.spec)
     files = place.files_at(context.lake["data_location"])

@@ -1,9 +1,9 @@
-"""Dropping partitions of an Iceberg table of a log, in one snapshot with the offsets as they are.
+"""Dropping partitions of an Iceberg table of a log, in one snapshot with unchanged offsets.
 
 **Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
 that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
-up again. Files whose rows have all been appended before the drop go as they are; one that also has rows from behind it,
-because somebody tiered or merged meanwhile, is written again with these rows alone.
+up again. Files whose rows were all appended before the drop go whole; one that also has later rows, because somebody
+tiered or merged meanwhile, is written again with these rows alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 def drop_partitions(
     place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
-    """See `LakeTable.drop_partitions`; the id of the snapshot it made comes with the report."""
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
     return until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
@@ -151,7 +151,7 @@ def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, D
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
-    """The values of the columns that the file is partitioned by."""
+    """Return the values of the columns that the file is partitioned by."""
     found = {}
     for position, field in enumerate(spec.fields):
         name = schema.find_column_name(field.source_id)

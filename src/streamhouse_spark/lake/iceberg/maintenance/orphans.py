@@ -1,4 +1,4 @@
-"""Deleting lake files that no snapshot needs: what lost rounds, killed tasks and interrupted expiry left behind.
+"""Deletion of lake files that no snapshot needs, left behind by lost rounds, killed tasks and interrupted expiry.
 
 A slow round could still commit files that look like orphans. So the cleaner first stores, as a property of the lake
 table, a moment that lies the grace back: a commit whose round was planned before that moment is refused by its own
@@ -67,7 +67,9 @@ def remove_orphans(place: IcebergPlace, *, grace_ms: int, dry_run: bool) -> list
 
 
 def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
-    """Data files, manifests and manifest lists from before a time. Metadata versions are the catalog's own affair."""
+    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog cleans metadata
+    versions itself.
+    """
     base = files.key_of(table.location())
     listed = [*storage.list(f"{base}/data/"), *storage.list(f"{base}/metadata/")]
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
@@ -96,7 +98,9 @@ def _store_not_before(place: IcebergPlace, table: Table, not_before_ms: int) -> 
 
 
 def _commit_not_before(place: IcebergPlace, moment_ms: int) -> None:
-    """With a snapshot of the same files: a catalog that does not know our requirement knows that of the snapshot."""
+    """Commit the moment, with a snapshot of the same files: a catalog that does not know our requirement knows that of
+    the snapshot.
+    """
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)

@@ -1,4 +1,4 @@
-"""Keeping a Paimon table of a log small: adjacent small files of a bucket and partition become one."""
+"""Compaction of a Paimon table of a log: adjacent small files of a bucket and partition are joined."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 
 
 def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
-    """See `LakeTable.compact`; the snapshot that it made comes with the report.
+    """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
-    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds those that take their
-    place and repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that
-    was read and written with, no rows were deleted.
+    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
+    repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that was read and
+    written with, no rows were deleted.
     """
     if not dry_run:
         place.bring_up()

@@ -1,4 +1,4 @@
-"""Compaction of a Paimon table with a primary key: all files of a bucket and partition become one sorted run.
+"""Compaction of a Paimon table with a primary key: all files of a bucket and partition are merged into one sorted run.
 
 Its files lie at the last level, each key once and no deletion among them, so that readers which do not merge read them
 right. All files of a bucket and partition are written again, or none: only so deletions may be left out.
@@ -41,9 +41,9 @@ from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 
 UNMERGED_SHARE_MIN = 0.1
-"""Of the rows of a bucket and partition; with fewer in files that are yet to be merged, reading costs little more."""
+"""Share of the rows of a bucket and partition that are in unmerged files; below it reading costs little more."""
 UNMERGED_FILES_MAX = 50
-"""So many files are merged even where the bucket and partition is large beside them."""
+"""Number of unmerged files that are merged even if the bucket and partition is large beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class KeyedGroup:
 
     @property
     def sequence_end(self) -> int:
-        """Beyond the sequence numbers of all rows."""
+        """End of the sequence numbers of all rows."""
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self) -> bool:
-        """Whether enough of the rows are not readable as they are at the last level."""
+        """Whether enough of the rows cannot be read directly at the last level."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         num_unmerged = sum(entry.file.row_count for entry in unmerged)
@@ -74,7 +74,7 @@ class KeyedGroup:
 
 
 def compact_keyed(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
-    """See `LakeTable.compact`. Raises `CommitConflictError` when others changed what was being compacted."""
+    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
     try:
         return _compacted(place, dry_run=dry_run)
     except SnapshotExpiredError as error:
@@ -169,7 +169,8 @@ def _require_untouched(
     removed: Sequence[ManifestEntry],
     limits: dict[tuple[tuple[object, ...], int], int],
 ) -> None:
-    """The files that go are there, and what is beside them is newer: else a deletion that was left out would lack.
+    """Require that the removed files still exist, and that all files beside them are newer: else a deletion that was
+    left out would be lost.
 
     Raises `CommitConflictError`.
     """

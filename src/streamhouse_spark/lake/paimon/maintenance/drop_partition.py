@@ -1,10 +1,10 @@
-"""Dropping partitions of a Paimon table of a log, in one snapshot with the offsets as they are.
+"""Dropping partitions of a Paimon table of a log, in one snapshot with unchanged offsets.
 
 **Commit point:** the snapshot's file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from taking
 its place. It is validated, on every attempt, against the very snapshot that the files were looked up in, so no file
-comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows have all been
-appended before the drop go as they are; one that also has rows from behind it, because somebody tiered or merged
-meanwhile, is written again with these rows alone.
+comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows were all appended
+before the drop go whole; one that also has later rows, because somebody tiered or merged meanwhile, is written again
+with these rows alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamhouse_spark.query.predicate_tree import planned_value
 def drop_partitions(
     place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
-    """See `LakeTable.drop_partitions`; the snapshot that it made comes with the report."""
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
     return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
@@ -78,7 +78,9 @@ def _drop(
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Nothing was committed since the files were looked up. Manifest lists have names that are never used again."""
+    """Require that nothing was committed since the files were looked up. Names of manifest lists are never used
+    again.
+    """
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(

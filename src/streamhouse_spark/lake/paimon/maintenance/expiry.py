@@ -1,8 +1,8 @@
-"""Expiring snapshots of a Paimon table, and deleting what only they needed.
+"""Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
 
 **Commit point** of each snapshot's end: the deletion of its file, oldest first. So a crash leaves snapshots that follow
 each other without a gap, as every reader of Paimon expects, and files that nobody names; removing orphans takes them.
-The files of expired snapshots go after the snapshots, data first, so that no snapshot that can be seen lacks one.
+The files of expired snapshots go after the snapshots, data first, so that no visible snapshot lacks one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from streamhouse_spark.lake.snapshot_times import aged_ms
 
 
 def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
-    """See `LakeTable.expire`. What tags, branches and consumers of any engine need stays.
+    """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
 
-    Raises `CommitConflictError` when another process expired the same snapshots meanwhile.
+    Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
     """
     table = place.find()
     if table is None or table.snapshot is None:
@@ -51,10 +51,10 @@ def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -
 
 
 def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
-    """The number of the oldest snapshot that stays.
+    """Return the number of the oldest snapshot that stays.
 
-    Snapshots go from the oldest on, without gaps. The one that says the offsets of the oldest one kept stays as well;
-    where none says any, all stay, as it is the first one that tells that there never were any.
+    Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
+    none has any, all stay, because only the first one proves that there never were any.
     """
     newest = known[-1].id
     limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place)]
@@ -67,7 +67,7 @@ def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, k
 
 
 def _consumers(place: PaimonPlace) -> list[int]:
-    """The snapshots that consumers have yet to read."""
+    """Return the snapshots that consumers have yet to read."""
     found = []
     folder = f"{place.spec.location}/consumer/"
     for name in place.storage.list_names(folder):
@@ -84,7 +84,9 @@ def _consumers(place: PaimonPlace) -> list[int]:
 
 
 def _in_order(place: PaimonPlace, locations: set[str]) -> list[str]:
-    """Data first, then manifests, then their lists; none outside the warehouse, where other engines may put them."""
+    """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
+    put them.
+    """
     folder = f"{place.location}/{MANIFEST_FOLDER}/"
     inside = [location for location in locations if place.files.holds(location)]
     return sorted(inside, key=lambda file: (file.startswith(folder), "/manifest-list-" in file, file))

@@ -1,10 +1,10 @@
-"""Deleting files of a Paimon table that no snapshot needs: what lost rounds, killed tasks and interrupted expiry left.
+"""Deletion of files of a Paimon table that no snapshot needs, left by lost rounds, killed tasks and interrupted expiry.
 
-A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot that says a
-moment, the grace back, and every later snapshot of ours repeats it: a commit whose round was planned before that moment
-is refused by its own validation, and one that was validated before loses the number to this snapshot. Only then are
-files older than that moment deleted, if nothing needs them. **Commit point:** that snapshot; a crash after it leaves
-fewer orphans for the next run.
+A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with a
+moment, the grace back, and every later snapshot of the package repeats it: a commit whose round was planned before that
+moment is refused by its own validation, and one that was validated before loses the number to this snapshot. Only then
+are files older than that moment deleted, if nothing needs them. **Commit point:** that snapshot; a crash after it
+leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows a statement may have read, by the filters that were pushed into its scan."""
+"""The rows that a statement may have read, by the filters that were pushed into its scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark is told to read is exactly the pinned rows, whatever happens to the table meanwhile."""
+"""Spark is told to read exactly the pinned rows, whatever happens to the table meanwhile."""
 
 from __future__ import annotations
 

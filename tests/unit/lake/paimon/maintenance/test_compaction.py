@@ -1,4 +1,4 @@
-"""What maintenance of a Paimon table owes to Paimon: snapshots without gaps, tags, branches, consumers."""
+"""Duties of maintenance to Paimon's readers and writers: snapshots without gaps, tags, branches, consumers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.types.StructType;
 
-/** Rows that Python answered with. */
+/** Rows of an answer by Python. */
 final class AnsweredRows implements LocalScan {
   private final StructType schema;
   private final InternalRow[] rows;

@@ -16,7 +16,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Rows as Python takes them: what is done, the key of the row that was read, and the columns of the one to write. */
+/** Rows in Python's form: the kind of change, the key of the row that was read, and the columns of the one to write. */
 final class ChunkWriter implements DeltaWriter<InternalRow> {
   private static final int CHUNK_ROWS = 1 << 16;
   private static final long CHUNK_BYTES = 32L << 20;
@@ -60,7 +60,7 @@ final class ChunkWriter implements DeltaWriter<InternalRow> {
     chunk.add(copy);
     chunkBytes += copy.getSizeInBytes();
     if (chunk.size() < CHUNK_ROWS && chunkBytes < CHUNK_BYTES) return;
-    // From now on; with a local master also for the stage's other tasks, whose changes the driver makes then.
+    // From now on; with a local master also for the stage's other tasks, so the driver makes their changes.
     TaskContext.get().getLocalProperties().setProperty(InternalOptions.PART_PROPERTY, "true");
     writeChunk();
   }
@@ -81,7 +81,7 @@ final class ChunkWriter implements DeltaWriter<InternalRow> {
     return messages;
   }
 
-  /** Nobody sees the files of staged chunks; cleaning takes them. */
+  /** Does nothing: nobody sees the files of staged chunks, and cleaning removes them. */
   @Override
   public void abort() {}
 

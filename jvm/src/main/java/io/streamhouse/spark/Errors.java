@@ -20,8 +20,8 @@ final class Errors {
   }
 
   /**
-   * Does something in a Python worker, on the driver or in a task. Of our own errors the text is shown, in one line;
-   * Spark's, with the traceback, is the cause.
+   * Runs an action of a Python worker, on the driver or in a task. The package's own errors show their text, in one
+   * line; Spark's error, with the traceback, is the cause.
    */
   static <T> T plainly(Callable<T> action) {
     try {
@@ -36,7 +36,7 @@ final class Errors {
     }
   }
 
-  /** As the other one, of what gives nothing. */
+  /** Runs an action without a result, as the other method does. */
   static void plainly(Step step) {
     plainly(
         () -> {
@@ -49,7 +49,7 @@ final class Errors {
     void run() throws Exception;
   }
 
-  /** With the condition that the text begins with: of a task, Spark then shows the error itself, and not the job's. */
+  /** Sets the condition at the text's beginning: Spark then shows a task's error itself, and not the job's. */
   private static RuntimeException analysis(String message, Throwable cause) {
     Matcher condition = CONDITION.matcher(message);
     AnalysisException error =

@@ -10,7 +10,7 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.types.StructType;
 
-/** The scan of a query that only reads: Spark may filter it by what the other side of a join turned out to have. */
+/** The scan of a query that only reads: Spark may filter it by the values that the other side of a join has. */
 final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filtering {
   FilteredTableScan(
       ReadableTable table, Map<String, String> options, StructType required, Predicate[] predicates, int limit) {
@@ -28,7 +28,7 @@ final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filt
     return found.toArray(new NamedReference[0]);
   }
 
-  /** Values that the other side of a join has, known only when the query runs: plan again with them. */
+  /** Plans again with values of a join's other side, known only when the query runs. */
   @Override
   public void filter(Predicate[] found) {
     predicates.addAll(Arrays.asList(found));

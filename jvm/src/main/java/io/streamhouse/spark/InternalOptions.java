@@ -10,13 +10,13 @@ final class InternalOptions {
   /** The table that was loaded, beside its name in {@code path}. */
   static final String UUID = "__streamhouse_uuid";
 
-  /** Of a write of UPDATE, DELETE or MERGE: the state that it read. */
+  /** The state that an UPDATE, DELETE or MERGE read, for its write. */
   static final String READ = "__streamhouse_read";
 
-  /** Of the same: which rows of that state. */
+  /** The rows of that state that it may have read, for the same write. */
   static final String SCOPE = "__streamhouse_scope";
 
-  /** Of a write whose tasks have all rows of their buckets. */
+  /** Set for a write whose tasks have all rows of their buckets. */
   static final String CLUSTERED = "__streamhouse_clustered";
 
   /** A property of a task that Python reads: its changes come in several chunks. */

@@ -9,7 +9,7 @@ import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 
-/** Python's writer takes rows as an iterator, Spark hands them over one by one: each task calls it once a chunk. */
+/** Calls Python's writer once a chunk in each task: it takes an iterator, and Spark hands rows over one by one. */
 final class KeyedDeltaBatchWrite implements DeltaBatchWrite {
   private final BatchWrite inner;
   private final StructType written;

@@ -14,7 +14,7 @@ class KeyedDeltaWrite implements DeltaWrite {
   private final Supplier<Write> inner;
   private final StructType written;
 
-  /** The writer is made when the statement runs, as it is told what else the statement reads; another one is shown. */
+  /** Makes the writer when the statement runs, because it needs the statement's other reads; another one is shown. */
   KeyedDeltaWrite(WritableTable table, Write shown, Supplier<Write> inner, StructType written) {
     this.table = table;
     this.shown = shown;

@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** An operation on rows that are told by their primary key. Whether the table takes it, Python says when it begins. */
+/** An operation on rows that are told by their primary key. Python decides whether the table takes it. */
 final class KeyedRowLevelOperation implements SupportsDelta {
   private final WritableTable table;
   private final Command command;
@@ -44,7 +44,7 @@ final class KeyedRowLevelOperation implements SupportsDelta {
     return table.python.ask("row_level_operation", arguments);
   }
 
-  /** The state and rows that were read, as the writer takes them. The filters are of the one scan; null: all rows. */
+  /** The state and rows that were read, in the writer's form. The filters are of the one scan; null: all rows. */
   static Map<String, String> read(JsonNode described, boolean readsOnce, Predicate[] filters) {
     ObjectNode scope = JsonTree.object().put("reads_once", readsOnce);
     scope.set("schema_id", described.get("schema_id"));

@@ -25,12 +25,12 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     return partition instanceof PythonInputPartition;
   }
 
-  /** Of a bucket without rows. */
+  /** Whether a partition is of a bucket without rows. */
   private static boolean isEmpty(InputPartition partition) {
     return partition instanceof FilePartition && ((FilePartition) partition).files().length == 0;
   }
 
-  /** One answer for all partitions of a scan, as Spark demands: columns unless Spark's Parquet reader gives rows. */
+  /** Gives one answer for all partitions of a scan, as Spark demands: columns unless Spark's reader gives rows. */
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
     return parquet == null || parquet.supportColumnarReads(BucketPartition.unwrapped(partition));

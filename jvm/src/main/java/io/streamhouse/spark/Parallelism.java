@@ -2,7 +2,7 @@ package io.streamhouse.spark;
 
 import org.apache.spark.sql.SparkSession;
 
-/** How many tasks run at once. */
+/** The number of tasks that run at once. */
 final class Parallelism {
   private Parallelism() {}
 

@@ -17,11 +17,11 @@ import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
 
-/** Predicates as Spark's Parquet reader takes them. It may skip row groups by them, so each keeps all that match. */
+/** Predicates in the form of Spark's Parquet reader. It may skip row groups by them, so each keeps all that match. */
 final class ParquetFilters {
   private ParquetFilters() {}
 
-  /** Of the predicates that have such a form. */
+  /** Converts the predicates that have such a form. */
   static Filter[] of(List<Predicate> predicates, StructType schema) {
     List<Filter> filters = new ArrayList<>();
     for (Predicate predicate : predicates) {
@@ -32,7 +32,7 @@ final class ParquetFilters {
     return filters.toArray(new Filter[0]);
   }
 
-  /** The whole predicate, or null. Of an OR, Spark's own conversion gives the one side that it understands. */
+  /** Converts a whole predicate, or gives null. Spark's own conversion would give one side of an OR. */
   static Filter whole(Expression expression) {
     if (!(expression instanceof Predicate)) return null;
     Predicate predicate = (Predicate) expression;
@@ -56,7 +56,7 @@ final class ParquetFilters {
         : new Or(children[0], children[1]);
   }
 
-  /** Parquet statistics leave NaN out, which Spark takes for the greatest number: they would hide its rows. */
+  /** Whether a predicate compares floats: Parquet's statistics leave out NaN, for Spark the greatest number. */
   static boolean comparesFloats(Predicate predicate, StructType schema) {
     for (NamedReference column : predicate.references()) {
       DataType type = schema;

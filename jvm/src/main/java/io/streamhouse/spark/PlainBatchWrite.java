@@ -5,7 +5,7 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** Python's write; what it says on the driver and in tasks, such as that a row does not fit, is told plainly. */
+/** Python's write; its errors on the driver and in tasks, such as a row that does not fit, are shown plainly. */
 final class PlainBatchWrite implements BatchWrite {
   private final BatchWrite inner;
 

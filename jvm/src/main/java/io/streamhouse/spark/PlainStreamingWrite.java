@@ -5,7 +5,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 
-/** As {@link PlainBatchWrite}, of a stream. */
+/** The {@link PlainBatchWrite} of a stream. */
 final class PlainStreamingWrite implements StreamingWrite {
   private final StreamingWrite inner;
 

@@ -23,14 +23,14 @@ class PythonCalls {
     this.settings = new HashMap<>(settings);
   }
 
-  /** Our own data source. */
+  /** The package's own data source. */
   PythonDataSourceV2 source() {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName(SOURCE);
     return source;
   }
 
-  /** Settings of the catalog, and what a query or a call adds to them. The caller may change the map. */
+  /** Settings of the catalog, with those of a query or a call. The caller may change the map. */
   Map<String, String> options(Map<String, String> more) {
     Map<String, String> all = new HashMap<>(settings);
     all.putAll(more);

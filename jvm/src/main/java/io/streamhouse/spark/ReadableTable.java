@@ -27,10 +27,10 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   final PythonCalls python;
   final Identifier identifier;
   final JsonNode loaded;
-  /** As it was declared, with CHAR(n) and VARCHAR(n). */
+  /** The declared schema, with CHAR(n) and VARCHAR(n). */
   private final StructType declared;
 
-  /** As rows have it: texts of a length are texts, and their metadata tells Spark the length. */
+  /** The schema of rows: texts of a length are texts, and their metadata tells Spark the length. */
   final StructType schema;
 
   ReadableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
@@ -42,7 +42,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     this.schema = CharVarcharUtils.replaceCharVarcharWithStringInSchema(declared);
   }
 
-  /** The name as the data source takes it. */
+  /** The name in the data source's form. */
   String tableName() {
     return loaded.get("name").asText();
   }
@@ -125,7 +125,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     return Objects.hash(name(), loaded.get("pin"));
   }
 
-  /** Refuses options of the query that cannot be. */
+  /** Refuses impossible options of the query. */
   void checkOptions(String mode, Map<String, String> options) {
     if (options.isEmpty()) return;
     ObjectNode arguments = JsonTree.object().put("name", tableName()).put("mode", mode);
@@ -134,7 +134,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
     python.ask("check_options", arguments);
   }
 
-  /** The bucket key's column where buckets are decided by exactly one, else null. */
+  /** The bucket key's column if exactly one decides about buckets, else null. */
   String bucketColumn() {
     JsonNode buckets = loaded.get("buckets");
     return buckets.isNull() || buckets.get("key").size() != 1 ? null : buckets.get("key").get(0).asText();

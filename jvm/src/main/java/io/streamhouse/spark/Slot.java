@@ -6,7 +6,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 
-/** The number that Spark spreads a key's bucket by. */
+/** The number by which Spark spreads a key's bucket. */
 final class Slot extends Bucket {
   private static final long serialVersionUID = 1L;
   private static final int SPARK_SEED = 42;

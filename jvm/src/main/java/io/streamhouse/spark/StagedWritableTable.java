@@ -24,7 +24,7 @@ final class StagedWritableTable extends WritableTable implements StagedTable {
     return isNew ? builder : builder.truncate();
   }
 
-  /** The rows committed themselves. */
+  /** Does nothing: the rows committed themselves. */
   @Override
   public void commitStagedChanges() {
     if (isNew || hasRows) return;

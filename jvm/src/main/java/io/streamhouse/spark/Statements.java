@@ -16,14 +16,14 @@ import scala.jdk.javaapi.CollectionConverters;
 final class Statements {
   private Statements() {}
 
-  /** Its analyzed plan; null where none is known. */
+  /** The statement's analyzed plan; null if none is known. */
   static LogicalPlan running() {
     String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
     QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
     return running == null ? null : running.analyzed();
   }
 
-  /** All that it reads, in subqueries too. */
+  /** The leaves of the statement's plan, of subqueries too. */
   static List<LogicalPlan> leaves() {
     List<LogicalPlan> found = new ArrayList<>();
     LogicalPlan plan = running();

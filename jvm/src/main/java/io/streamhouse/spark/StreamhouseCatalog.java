@@ -224,7 +224,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     }
   }
 
-  /** A table as Spark describes it to those who create or replace it. */
+  /** A table in Spark's description for creating or replacing it. */
   private static ObjectNode described(Identifier identifier, TableInfo info) {
     ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
     arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
@@ -253,14 +253,14 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     return SQLConf.get().sessionLocalTimeZone();
   }
 
-  /** CREATE TABLE … AS SELECT: the table is there before its rows are, and goes again where they fail. */
+  /** CREATE TABLE … AS SELECT: the table exists before its rows do, and is dropped again if they fail. */
   @Override
   public StagedTable stageCreate(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
   }
 
-  /** The rows of a table are replaced in one commit; the table stays, with what makes it that table. */
+  /** Replaces the rows of a table in one commit; the table stays, with its identity and history. */
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
@@ -291,7 +291,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     return calls;
   }
 
-  /** In Spark Connect the writer's plan runs later, and statements in SQL are told by who runs them. */
+  /** Whether a DataFrame writes. In Spark Connect its plan runs later, so SQL is told by the callers that run it. */
   private static boolean writtenByDataFrame() {
     List<String> calls = callers();
     boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));

@@ -148,7 +148,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   /**
    * The columns of a stream. Spark asks it for none by name: it adds the hidden columns to the output behind the others
-   * where a query selects one, and finds them by their places. So they are always there; Spark drops what is too much.
+   * if a query selects one, and finds them by their positions. So they are always there; Spark drops unused ones.
    */
   private StructType streamed() {
     StructType found = table.schema;
@@ -219,7 +219,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return new MixedReaderFactory(hasHot ? hotBatch.createReaderFactory() : null, parquet, required.length());
   }
 
-  /** Spark's own reader, for files that are given to it: it lists nothing and infers nothing. */
+  /** Spark's own reader, for given files: it lists nothing and infers nothing. */
   private PartitionReaderFactory parquetFactory() {
     Map<String, String> strict = new HashMap<>();
     strict.put("paths", "[]");

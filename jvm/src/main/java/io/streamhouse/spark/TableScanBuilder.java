@@ -39,7 +39,7 @@ final class TableScanBuilder
   private int limit = -1;
   private Scan answered;
 
-  /** The operation is null where the scan is not of one. */
+  /** Takes the operation of the scan, null for a scan without one. */
   TableScanBuilder(ReadableTable table, Map<String, String> options, KeyedRowLevelOperation operation) {
     this.table = table;
     this.options = options;
@@ -47,7 +47,7 @@ final class TableScanBuilder
     this.required = table.schema;
   }
 
-  /** Takes all for pruning and leaves all to Spark, which applies them again. */
+  /** Takes all predicates for pruning and leaves all to Spark, which applies them again. */
   @Override
   public Predicate[] pushPredicates(Predicate[] given) {
     predicates = given;
@@ -102,7 +102,7 @@ final class TableScanBuilder
     return true;
   }
 
-  /** The functions as Python takes them; null where there is one that metadata can never answer. */
+  /** The functions in Python's form; null if metadata can never answer one of them. */
   private ArrayNode described(Aggregation aggregation) {
     if (aggregation.groupByExpressions().length > 0 || predicates.length > 0) return null;
     ArrayNode functions = JsonTree.array();

@@ -12,7 +12,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 
-/** Options that cannot be are an error of the query's own; later they would be one of a Python worker. */
+/** A write that refuses impossible options in the query itself; later the error would be a Python worker's. */
 class TableWrite implements Write {
   final WritableTable table;
   private final LogicalWriteInfo info;
@@ -45,7 +45,7 @@ class TableWrite implements Write {
   }
 
   /**
-   * The relation that is written, where this is a MERGE that only inserts; else null. Spark makes an append of it and
+   * The relation that is written, if this is a MERGE that only inserts; else null. Spark makes an append of it and
    * asks for no operation. The append's query reads the very relation that it appends to. An INSERT that reads the
    * table has a relation of its own for that.
    */

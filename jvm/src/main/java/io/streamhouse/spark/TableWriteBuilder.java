@@ -31,7 +31,7 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
     return this;
   }
 
-  /** REPLACE WHERE, and INSERT OVERWRITE of a partition that is named. */
+  /** Handles REPLACE WHERE, and INSERT OVERWRITE of a named partition. */
   @Override
   public WriteBuilder overwrite(Predicate[] predicates) {
     if (predicates.length == 0 || Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance)) return truncate();

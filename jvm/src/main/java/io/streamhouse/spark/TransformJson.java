@@ -13,7 +13,7 @@ import org.apache.spark.sql.connector.expressions.LogicalExpressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 
-/** How a table is partitioned, to and from JSON. */
+/** The partitioning of a table, to and from JSON. */
 final class TransformJson {
   private TransformJson() {}
 

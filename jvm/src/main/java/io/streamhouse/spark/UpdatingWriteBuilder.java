@@ -4,7 +4,7 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 
-/** Of a table in which rows take the place of others: it takes streams of rows that change. */
+/** Builds a write to a table whose rows replace others: it takes streams of rows that change. */
 final class UpdatingWriteBuilder extends TableWriteBuilder implements SupportsStreamingUpdateAsAppend {
   UpdatingWriteBuilder(WritableTable table, LogicalWriteInfo info, WriteBuilder inner) {
     super(table, info, inner);

@@ -34,7 +34,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
             TableCapability.TRUNCATE,
             TableCapability.OVERWRITE_BY_FILTER, // these two the write refuses, which says why
             TableCapability.OVERWRITE_DYNAMIC,
-            // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the columns that there are.
+            // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the present columns.
             TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
     return loaded.get("streams_rows").asBoolean() ? found : new WithoutStreams(this, found);
   }
@@ -53,7 +53,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
     return key != null && bucketCount() > 1 && Arrays.stream(written.fieldNames()).anyMatch(key::equalsIgnoreCase);
   }
 
-  /** Our data source's own writer, for rows of this schema. */
+  /** The data source's own writer, for rows of this schema. */
   WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
     Map<String, String> options = python.options(info.options().asCaseSensitiveMap());
     options.put("path", tableName());

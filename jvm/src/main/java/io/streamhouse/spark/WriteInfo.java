@@ -5,7 +5,7 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Of a write: another one's, with a schema and options of its own. */
+/** The facts of another write, with a schema and options of their own. */
 final class WriteInfo implements LogicalWriteInfo {
   private final LogicalWriteInfo info;
   private final StructType schema;
