@@ -7,7 +7,7 @@ import pytest
 from faults.scenarios import tier
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake.iceberg.maintenance import drop_partition as iceberg_drop_partition
+from streamhouse_spark.lake.parquet import partition_rewrite
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -60,7 +60,7 @@ def test_a_partition_that_had_them_is_dropped(table):
 def test_a_drop_that_was_counted_with_them_before_is_no_problem(table, monkeypatch):
     append_elsewhere(table, "de")
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg_drop_partition, "is_foreign", lambda _: False)
+        patch.setattr(partition_rewrite, "is_foreign", lambda _: False)
         table.drop_partition({"land": "de"})
     assert table.open_lake().newest().dropped_rows == 8
     assert problems(table) == []

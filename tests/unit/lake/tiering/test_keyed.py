@@ -328,7 +328,7 @@ def test_deletes_that_are_about_several_files_are_heeded_and_left_alone(items):
 
 
 def test_equality_deletes_are_refused(items, monkeypatch):
-    def refuse(self, _manifests):
+    def refuse(*_: object) -> None:
         raise ValueError("PyIceberg does not yet support equality deletes")
 
     monkeypatch.setattr("pyiceberg.table.ManifestGroupPlanner.plan_files", refuse)
