@@ -20,7 +20,7 @@ from streamhouse_spark.log.commits.actions import Append, Create
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.writer import SegmentShape, stage_object
+from streamhouse_spark.log.segments.writer import SegmentOptions, stage_object
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -62,7 +62,7 @@ class KeyedBucket:
         kinds = pa.array(np.full(len(ids), int(kind), np.int8))
         schema = self._log.state.written_schema(1).arrow
         rows = pa.table([kinds, keys, names, pa.array(ids), pa.array(ids * 0.5)], schema=schema)
-        staged = stage_object(self._storage, self._uuid, self._world.ids.new_uuid(), rows, 0, SegmentShape(1))
+        staged = stage_object(self._storage, self._uuid, self._world.ids.new_uuid(), rows, 0, SegmentOptions(1))
 
         def plan(state: TableState, time_ms: int) -> Sequence[Append]:
             return (Append((staged.segment.placed(state.ends[0], state.version + 1, time_ms),), (None,)),)

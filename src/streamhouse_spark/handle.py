@@ -15,7 +15,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.commit_log import CommitLog, require_there
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ class TableHandle:
         """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
         return self.state.has_lake
 
-    def segment_shape(self, state: TableState | None = None) -> SegmentShape:
+    def segment_options(self, state: TableState | None = None) -> SegmentOptions:
         """Return the form of segments for a state, the newest known by default."""
         state = state or self.state
         of = state.parsed
-        return SegmentShape(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
+        return SegmentOptions(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
 
     def open_lake(self) -> LakeTable:
         """Open the lake side of this table. Raises `InvalidOptionError` if it has none, `MissingExtraError`."""

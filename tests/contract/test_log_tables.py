@@ -293,8 +293,8 @@ class TestSSchemas:
         table.add_columns("extra INT")  # and the process ends here: the lake does not know the column yet
         again = house.other_process().table("t")
         assert again.to_arrow()["extra"].null_count == 1
-        again.open_lake().create_or_adopt()
-        again.open_lake().create_or_adopt()
+        again.open_lake().create_or_evolve()
+        again.open_lake().create_or_evolve()
         house.tier(again)
         house.agree(again, [{**row, "extra": None} for row in plain(0, 1)])
 

@@ -124,7 +124,7 @@ def test_a_copy_neither_writes_nor_deletes_its_original(house):
             lambda lake=lake: lake.remove_orphans(grace_ms=600_000),
             lambda lake=lake: lake.compact(),
             lambda lake=lake: lake.prune_metadata() if house.lake_format == "iceberg" else lake.settled(),
-            lambda lake=lake: lake.create_or_adopt(),
+            lambda lake=lake: lake.create_or_evolve(),
             lambda lake=lake: lake.drop(purge=True),
             table.maintain,
             lambda table=table: there.tier(table),

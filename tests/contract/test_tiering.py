@@ -237,7 +237,7 @@ def test_t15_a_lake_table_of_another_table_is_refused(house, table):
     wrong = replace(state, lake_location=table.state.lake_location)
     lake = open_lake_table(other.storage, other.settings, wrong, other.world)
     with pytest.raises(LakeMismatchError):
-        lake.create_or_adopt()
+        lake.create_or_evolve()
     house.agree(table, plain(0, 1))
 
 

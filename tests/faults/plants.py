@@ -278,12 +278,12 @@ def positions_are_offsets_alone() -> Iterator[None]:
 
 @plant
 def cleaning_does_not_wait() -> Iterator[None]:
-    original = cleaning._delete_condemned
+    original = cleaning._delete_marked
 
     def delete(log: Any, storage: Any, state: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
         original(log, storage, state, now_ms, 0, report)
 
-    with patched((cleaning, "_delete_condemned", delete)):
+    with patched((cleaning, "_delete_marked", delete)):
         yield
 
 
@@ -306,12 +306,12 @@ def floor_passes_records_with_inline_rows() -> Iterator[None]:
 
 @plant
 def orphans_are_condemned_while_young() -> Iterator[None]:
-    original = cleaning._condemn_orphans
+    original = cleaning._mark_orphans
 
     def condemn(log: Any, storage: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
         original(log, storage, now_ms, 0, report)
 
-    with patched((cleaning, "_condemn_orphans", condemn)):
+    with patched((cleaning, "_mark_orphans", condemn)):
         yield
 
 

@@ -134,7 +134,7 @@ def test_a_cleaner_that_slept_while_another_cleaned_goes_on():
         cleaner = run.open()
         run.start_process(FaultyStorage(run.memory, sleep))
         cleaner = run.open()
-        cleaning._raise_floor(cleaner.log, cleaner.storage, cleaning.CleanReport(dry_run=False))
+        cleaning._advance_start(cleaner.log, cleaner.storage, cleaning.CleanReport(dry_run=False))
     run.check()
 
 

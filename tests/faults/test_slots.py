@@ -18,7 +18,7 @@ from streamhouse_spark.errors import StorageError, StreamhouseError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
-from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.schema import paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder, commit_of
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -105,8 +105,8 @@ def _first_record(who: str) -> Record:
     return Record(1, UUID, _uuid(who), 1, (CREATE,))
 
 
-def _place(storage: Storage) -> PaimonPlace:
-    return PaimonPlace(storage, LakeTableSpec.of(fold(None, _first_record("mine"))), world=sim_world())
+def _place(storage: Storage) -> PaimonLocation:
+    return PaimonLocation(storage, LakeTableSpec.of(fold(None, _first_record("mine"))), world=sim_world())
 
 
 def _put_schema(storage: Storage, who: str) -> bool:

@@ -78,7 +78,7 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
     """Append rows as an object, few as they are."""
     routing = Routing(table.num_buckets, table.properties.bucket_key)
-    shape, uuid = table.segment_shape(), table.uuid
+    shape, uuid = table.segment_options(), table.uuid
     stager = Stager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
     table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
 
@@ -187,7 +187,7 @@ def build_keyed() -> MemoryStorage:
     table.delete(["n2"])
     clock.advance(1000)
     shape = table.keyed.shape()
-    written = write_snapshots(table.log, store, world, table.segment_shape(), [0, 1], shape.tablet_of)
+    written = write_snapshots(table.log, store, world, table.segment_options(), [0, 1], shape.tablet_of)
     assert written == 2
     table.log.checkpoint(table.refresh())
     table.upsert([{"name": "n3", "born": None, "n": None}])
@@ -246,7 +246,7 @@ def build_parts() -> MemoryStorage:
         for first in (0, 10):
             clock.advance(1000)
             as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])
-        merge(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_shape())
+        merge(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_options())
         table.log.checkpoint(table.refresh())
         as_object(table, [{"id": i, "text": None} for i in range(20, 30)])
     table.log.commit(lambda state, _: (Trim({0: state.buckets[0].end}),))

@@ -27,7 +27,7 @@ from streamhouse_spark.log.commits.actions import Append, Create, SetSchema
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.writer import SegmentShape, stage_inline
+from streamhouse_spark.log.segments.writer import SegmentOptions, stage_inline
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -73,11 +73,11 @@ class KeyedTable:
         return self.log.state
 
     @property
-    def key_places(self) -> tuple[int, ...]:
+    def key_indexes(self) -> tuple[int, ...]:
         return tuple(self.state.schema.names.index(name) for name in self.state.primary_key)
 
     def key_of(self, row: Row) -> Row:
-        return tuple(row[place] for place in self.key_places)
+        return tuple(row[place] for place in self.key_indexes)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class KeyedTable:
         if self.bucket_key:
             buckets = row_buckets([rows[name] for name in self.bucket_key], state.num_buckets, self.lake_format)
         by_bucket = {b: rows.filter(pa.array([x == b for x in buckets])) for b in sorted(set(map(int, buckets)))}
-        shape = SegmentShape(state.schema_id, state.partition_by)
+        shape = SegmentOptions(state.schema_id, state.partition_by)
         staged = [stage_inline(part, bucket, shape) for bucket, part in by_bucket.items()]
 
         def plan(state: TableState, time_ms: int) -> Sequence[Append]:

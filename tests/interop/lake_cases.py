@@ -15,7 +15,7 @@ from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange, TablePath
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.formats import file_shape
+from streamhouse_spark.lake.formats import file_spec_of
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_files
@@ -155,7 +155,7 @@ def written_files(
     lake: LakeTable, context: WriteContext, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[int, Any]]
 ) -> list[LakeFile]:
     """Data files of rows of one bucket, as a task of a round writes them."""
-    shape = file_shape(context)
+    shape = file_spec_of(context)
     files = lake.place.files_at(shape.data_location)
     return write_files(context, shape, files, lake.place.world.ids, bucket, offsets, batches)
 
@@ -176,7 +176,7 @@ def write_round(
 
 def tier(lake: LakeTable, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnapshot:
     """One whole round on top of what the lake holds."""
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     newest = lake.newest()
     expected = dict(newest.offsets) if newest else {}
     files, new = write_round(lake, rows if isinstance(rows, Mapping) else {0: rows}, expected)
@@ -194,7 +194,7 @@ def tier_numbers(
 ) -> None:
     """Win ``num_rounds`` rounds of a table whose row at offset n has the id n, against whoever else tries."""
     lake = lake_of(LocalStorage(root, fsync=fsync), lake_format=lake_format)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     won = 0
     while won < num_rounds:
         newest = lake.newest()

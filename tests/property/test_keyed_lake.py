@@ -157,7 +157,7 @@ class History:
         if not self.shape.foreign or not self.table.lake().exists():
             return
         key = rng.choice(sorted(self.held, key=repr)) if self.held else self.table.key_of(self.row(rng))
-        name, place = self.table.state.primary_key[0], self.table.key_places[0]
+        name, place = self.table.state.primary_key[0], self.table.key_indexes[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # no such row
             self.table.lake().place.load().delete(EqualTo(name, key[0]))

@@ -39,7 +39,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.compaction import merge, plan_inline_merge
 from streamhouse_spark.log.segments.scan import plan_range, read_split
-from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -74,7 +74,7 @@ class Host:
 
     @property
     def shape(self):
-        return SegmentShape(self.log.state.schema_id)
+        return SegmentOptions(self.log.state.schema_id)
 
     def write(self, batch, transaction=None, read=None):
         """``batch``: (deleted, row) pairs."""

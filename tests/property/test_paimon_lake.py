@@ -51,7 +51,7 @@ class Model:
         self.storage = MemoryStorage(self.world)
         self.lake = lake_of(self.storage, world=self.world, lake_format="paimon", num_buckets=1)
         self.bucket = buckets - 1
-        self.lake.create_or_adopt()
+        self.lake.create_or_evolve()
         self.end, self.start = 0, 0
         self.held: dict[int, tuple[int, int]] = {}
         self.tags: dict[str, tuple[int, int]] = {}

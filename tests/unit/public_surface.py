@@ -21,7 +21,7 @@ INJECTED = {"self", "world", "storage"}
 INTERNAL = {
     "Table.require_there": "takes a state",
     "Table.stager": "takes a state",
-    "Table.segment_shape": "takes a state",
+    "Table.segment_options": "takes a state",
     "Table.commit": "takes what a stager gave",
     "Table.read_hot": "takes a pin and a projection",
 }

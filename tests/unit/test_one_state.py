@@ -16,7 +16,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.head import first_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource.catalog.scan import scan
-from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
 from streamhouse_spark.datasource.read.planning import plan_lake, plan_ranges, plan_union
 from streamhouse_spark.datasource.read.read_task import read_plan
@@ -120,7 +120,7 @@ def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
     name = NAME if suffix is None else f"{NAME}${suffix}"
     pin = scan.load(Opened(wh), {"database": "sales", "table": name.partition(".")[2]})
     reply = scan.plan(Opened(wh), {"pin": pin["pin"], "columns": NAMES, "filters": filters, "native_schemes": []})
-    tasks = partitions_of(HotPlan.from_text(reply["read"]))
+    tasks = partitions_of(PythonPlan.from_text(reply["read"]))
     return [row for task in tasks for batch in read_plan(Opened(wh), task.plan(), ()) for row in batch.to_pylist()]
 
 

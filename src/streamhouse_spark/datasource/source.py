@@ -91,9 +91,9 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if CALL_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.python_reader import HotReader
+            from streamhouse_spark.datasource.catalog.scan.python_reader import PythonReader
 
-            return HotReader(self._connection(), self.options[ARGUMENTS_OPTION])
+            return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
         given = _given(self.options)
         options = parse_read_options(given)
         table, suffix = self._table(given, "read")

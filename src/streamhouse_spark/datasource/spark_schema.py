@@ -107,7 +107,7 @@ def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(narrower) if f.name in ("before", "after") else f for f in available])
 
 
-class SparkShape:
+class SparkColumns:
     """Brings batches into exactly the schema that Spark expects, and a size that suits Spark."""
 
     def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:

@@ -1,6 +1,6 @@
 """A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure.
 
-The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and `Tail.rows`.
+The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and ``rows``.
 Memory is bounded by the range, not by the bucket.
 """
 
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.slicing import one_array, taken_rows
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
-from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.keys.keyed_batch import sorted_indexes
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class CollapsedChanges:
     keys: KeySet
     """Every key that the range changes, ascending."""
     rows: pa.Table
@@ -37,11 +37,11 @@ class Tail:
 
     @classmethod
     def of(
-        cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int], *, sort: bool = False
-    ) -> Tail:
+        cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int], *, sort: bool = False
+    ) -> CollapsedChanges:
         """Collapse changes in the order of the log: the change column first, then the columns of ``schema``.
 
-        ``key_places`` are the indexes of the primary key's columns in the schema. The rows are in the order of their
+        ``key_indexes`` are the indexes of the primary key's columns in the schema. The rows are in the order of their
         last changes, which costs least; with ``sort`` they are in the order of their keys.
         """
         batches = list(changes)
@@ -51,8 +51,8 @@ class Tail:
         kinds = types.to_numpy()
         is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
         after = np.flatnonzero(is_after)
-        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_places])
-        order, is_first = sorted_places(keys)
+        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_indexes])
+        order, is_first = sorted_indexes(keys)
         starts = np.flatnonzero(is_first)
         last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
         kept = last[kinds[last] != np.int8(ChangeType.DELETE)]

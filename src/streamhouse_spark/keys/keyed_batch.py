@@ -58,7 +58,7 @@ class KeyedBatch:
     @classmethod
     def of(cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
         """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row."""
-        order, is_first = sorted_places(keys)
+        order, is_first = sorted_indexes(keys)
         starts = np.flatnonzero(is_first)
         in_order = bool((order == np.arange(len(order))).all())  # then a copy is spared
         taken = tuple(c if in_order else slicing.taken(c, order, distinct=True) for c in columns)
@@ -140,7 +140,7 @@ class KeyedBatch:
         return ~self.deleted[self.ends - 1] if len(self) else np.zeros(0, np.bool_)
 
 
-def sorted_places(keys: pa.BinaryArray) -> tuple[Places, Bools]:
+def sorted_indexes(keys: pa.BinaryArray) -> tuple[Places, Bools]:
     """Return row indexes in the order of the keys, equal keys as they came, and which rows are the first of
     their key.
     """

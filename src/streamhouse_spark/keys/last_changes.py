@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.core.slicing import one_array, taken_rows
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.keys.keyed_batch import sorted_indexes
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -32,10 +32,10 @@ class LastChanges:
     """Index of each change in the range, counted from its first."""
 
     @classmethod
-    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_places: Sequence[int]) -> LastChanges:
+    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int]) -> LastChanges:
         """Take the changes in the order of the log: the change column first, then the columns of ``schema``.
 
-        ``key_places`` are the indexes of the primary key's columns in the schema. Memory is bounded by the range.
+        ``key_indexes`` are the indexes of the primary key's columns in the schema. Memory is bounded by the range.
         """
         batches = list(changes)
         if not batches:
@@ -44,8 +44,8 @@ class LastChanges:
         kinds = types.to_numpy()
         is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
         after = np.flatnonzero(is_after)
-        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_places])
-        order, is_first = sorted_places(keys)
+        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_indexes])
+        order, is_first = sorted_indexes(keys)
         starts = np.flatnonzero(is_first)
         ends = np.append(starts[1:], len(order))[: len(starts)]
         places = after[order[ends - 1]]

@@ -23,7 +23,7 @@ from streamhouse_spark.kv.snapshots import SEGMENT_BYTES
 from streamhouse_spark.log.commits.actions import Action, Append, KvSnapshot, Trim
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.storage.base import Storage
 
 
@@ -38,7 +38,7 @@ class AdoptedBucket:
 
 
 def stage_rows(
-    storage: Storage, world: World, state: TableState, shape: SegmentShape, bucket: int, rows: pa.Table
+    storage: Storage, world: World, state: TableState, shape: SegmentOptions, bucket: int, rows: pa.Table
 ) -> AdoptedBucket:
     """Write the bucket's rows in the order of their keys; they are sorted in memory.
 

@@ -96,18 +96,18 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
     if keyed.merge_engine == "versioned":
         assert keyed.version_column is not None
         return VersionedMerge(place_of[keyed.version_column])
-    key_places = frozenset(place_of[name] for name in keyed.primary_key)
+    key_indexes = frozenset(place_of[name] for name in keyed.primary_key)
     folds = {}
     if keyed.merge_engine == "aggregation":
         for column in schema.columns:
-            if place_of[column.name] not in key_places:
+            if place_of[column.name] not in key_indexes:
                 aggregate = keyed.aggregates.get(column.name, Aggregate(DEFAULT_FUNCTION))
                 fold = fold_of(aggregate.function, column.name, column.type, delimiter=aggregate.delimiter)
                 folds[place_of[column.name]] = fold
     if chosen is None:
-        return ColumnwiseMerge(key_places, folds)
+        return ColumnwiseMerge(key_indexes, folds)
     defaults = {place_of[c.name]: c.default_scalar for c in schema.columns if c.default is not None}
-    return ColumnwiseMerge(key_places, folds, frozenset(place_of[name] for name in chosen), defaults)
+    return ColumnwiseMerge(key_indexes, folds, frozenset(place_of[name] for name in chosen), defaults)
 
 
 def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:

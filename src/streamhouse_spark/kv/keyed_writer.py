@@ -25,8 +25,8 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.rebase import Rebase
 from streamhouse_spark.kv.staged_changes import (
+    BucketPosition,
     ChangeStager,
-    Place,
     PreparedChanges,
     StagedChanges,
     TabletAheadError,
@@ -179,7 +179,7 @@ class _Write:
     def _emptying(self, state: TableState) -> Sequence[Action]:
         return truncating(state) if self._overwrite else ()
 
-    def _moved(self, state: TableState, time_ms: int) -> dict[int, Place]:
+    def _moved(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
         """Return the buckets without staged changes for their current position. Raises for a write that is not
         possible, or no longer.
         """
@@ -228,7 +228,7 @@ class _Write:
 
 
 def _is_as_made(
-    made: StagedChanges | None, seen_from: Callable[[Place], Place], state: TableState, time_ms: int
+    made: StagedChanges | None, seen_from: Callable[[BucketPosition], BucketPosition], state: TableState, time_ms: int
 ) -> TypeGuard[StagedChanges]:
     """Whether changes that this process computed are right at the bucket's position, and their file still exists."""
     if made is None or made.values is None or made.at != seen_from(made.at):
@@ -236,7 +236,7 @@ def _is_as_made(
     return made.is_kept(state, time_ms)
 
 
-def _seen_from(rebase: Rebase | None, bucket: int, at: Place, made_at: Place) -> Place:
+def _seen_from(rebase: Rebase | None, bucket: int, at: BucketPosition, made_at: BucketPosition) -> BucketPosition:
     """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
     depend on are unchanged.
     """

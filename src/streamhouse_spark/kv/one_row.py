@@ -35,14 +35,14 @@ class OneKey:
     encode.
     """
 
-    def __init__(self, types: Sequence[pa.DataType], bucket_place: int | None, num_buckets: int) -> None:
-        """Prepare for key columns of ``types``. ``bucket_place`` is the index of the bucket key among them; None for
+    def __init__(self, types: Sequence[pa.DataType], bucket_index: int | None, num_buckets: int) -> None:
+        """Prepare for key columns of ``types``. ``bucket_index`` is the index of the bucket key among them; None for
         one bucket.
         """
         found = [_key_encoder(data_type) for data_type in types]
         self._encoders = [encoder for encoder in found if encoder is not None]
         self._is_usable = len(self._encoders) == len(found)
-        self._bucket_place = bucket_place
+        self._bucket_place = bucket_index
         self._num_buckets = num_buckets
 
     def encoded(self, values: Sequence[Any]) -> tuple[bytes, int] | None:

@@ -20,7 +20,7 @@ from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.staged_changes import Place, TabletAheadError, place_of
+from streamhouse_spark.kv.staged_changes import BucketPosition, TabletAheadError, bucket_position
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.kv.value_format import UnknownSchemaError
@@ -28,7 +28,7 @@ from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.storage.base import Storage
 
@@ -41,7 +41,7 @@ DAMAGED_MAX: Final = 3
 class _Deletions:
     """The staged deletions of one bucket, right while the bucket is at this position."""
 
-    at: Place
+    at: BucketPosition
     segments: tuple[StagedSegment, ...]
     staged_ms: int
     """Store time at which staging began."""
@@ -53,7 +53,7 @@ class _Deletions:
     def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
         """Whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
-        return self.at == place_of(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
+        return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PartitionDelete:
     log: CommitLog
     storage: Storage
     world: World
-    shape: Callable[[TableState], SegmentShape]
+    shape: Callable[[TableState], SegmentOptions]
     """Returns the form of segments for a state."""
     tablet_of: Callable[[int], Tablet]
     """Returns the tablet of a bucket on this host."""
@@ -110,7 +110,7 @@ class PartitionDelete:
 
     def _deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
         """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
-        at, staged_ms = place_of(state, bucket), self.storage.now_ms()
+        at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
             return _Deletions(at, (), staged_ms)
         tablet = self.tablet_of(bucket)

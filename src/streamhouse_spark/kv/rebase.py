@@ -113,7 +113,7 @@ class Rebase:
 
     @property
     def _key_names(self) -> tuple[str, ...]:
-        return tuple(self.layout.values.schema.names[place] for place in self.layout.key_places)
+        return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
     def _shown(self, found: LogBatch, place: int) -> str:
         values = (f"{name} = {found.batch.column(name)[place].as_py()!r}" for name in self._key_names)

@@ -34,7 +34,7 @@ class KeyedLayout:
 
     schema_id: int
     values: ValueFormat
-    key_places: tuple[int, ...]
+    key_indexes: tuple[int, ...]
     """Column indexes of the primary key in the schema."""
 
     @classmethod
@@ -46,10 +46,10 @@ class KeyedLayout:
     @property
     def identity(self) -> dict[str, object]:
         """The text under which tablets are kept. Rows of other keys do not count."""
-        return {"key": [self.values.schema.columns[place].id for place in self.key_places]}
+        return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        return encode_keys([columns[place] for place in self.key_places])
+        return encode_keys([columns[place] for place in self.key_indexes])
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:

@@ -26,7 +26,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.retention import plan_trim
-from streamhouse_spark.log.segments.writer import SegmentShape, stage_object
+from streamhouse_spark.log.segments.writer import SegmentOptions, stage_object
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
@@ -58,7 +58,7 @@ def write_snapshots(
     log: CommitLog,
     storage: Storage,
     world: World,
-    shape: SegmentShape,
+    shape: SegmentOptions,
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
@@ -87,7 +87,7 @@ def _written(
     log: CommitLog,
     storage: Storage,
     world: World,
-    shape: SegmentShape,
+    shape: SegmentOptions,
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
@@ -123,7 +123,7 @@ class _Source:
     state: TableState
     storage: Storage
     world: World
-    shape: SegmentShape
+    shape: SegmentOptions
     layout: KeyedLayout
 
     def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:

@@ -29,14 +29,14 @@ from streamhouse_spark.kv.tablet_history import belongs
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.storage.base import Storage
 
-Place = tuple[int, int]
+BucketPosition = tuple[int, int]
 """The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
 rows."""
 
-EMPTY: Final[Place] = (0, 0)
+EMPTY: Final[BucketPosition] = (0, 0)
 """The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
 
 
@@ -48,7 +48,7 @@ class TabletAheadError(Exception):
 class StagedChanges:
     """Changes of a bucket, and their segment where there are any."""
 
-    at: Place
+    at: BucketPosition
     """Position of the bucket for which the changes are right."""
     segment: StagedSegment | None
     values: Mapping[bytes, bytes | None] | None
@@ -75,7 +75,7 @@ class PreparedChanges:
     """
 
     bucket: int
-    at: Place
+    at: BucketPosition
     segment: StagedSegment | None
     schema_id: int
     properties: KeyedProperties
@@ -86,7 +86,7 @@ class PreparedChanges:
         """Whether a commit by this schema and these properties would make the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
-    def fits(self, state: TableState, at: Place, time_ms: int) -> bool:
+    def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
         """Whether a record at ``time_ms`` may add them behind the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
@@ -96,7 +96,7 @@ class PreparedChanges:
             return False
         return self.placed(at).is_kept(state, time_ms)
 
-    def placed(self, at: Place) -> StagedChanges:
+    def placed(self, at: BucketPosition) -> StagedChanges:
         return StagedChanges(at, self.segment, None, self.staged_ms)
 
 
@@ -106,7 +106,7 @@ class ChangeStager:
 
     storage: Storage
     world: World
-    shape: SegmentShape
+    shape: SegmentOptions
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
@@ -114,7 +114,7 @@ class ChangeStager:
     before_images: bool = True
 
     def staged(
-        self, batches: Mapping[int, KeyedBatch], places: Mapping[int, Place], state: TableState
+        self, batches: Mapping[int, KeyedBatch], places: Mapping[int, BucketPosition], state: TableState
     ) -> dict[int, StagedChanges]:
         """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
         say so.
@@ -130,7 +130,7 @@ class ChangeStager:
             for bucket, found in changes.items()
         }
 
-    def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: Place) -> Changes:
+    def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> Changes:
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
         self._require_new(batch, values, state)
         try:
@@ -152,7 +152,7 @@ class ChangeStager:
             return
         row = int(batch.starts[np.argmax(taken)])
         names = self.layout.values.schema.names
-        key = ", ".join(f"{names[place]} = {batch.columns[place][row].as_py()!r}" for place in self.layout.key_places)
+        key = ", ".join(f"{names[place]} = {batch.columns[place][row].as_py()!r}" for place in self.layout.key_indexes)
         raise SchemaMismatchError(
             f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
             "matches by something else; nothing was written: match by the primary key, or set the property "
@@ -163,7 +163,7 @@ class ChangeStager:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
         found = tablet.find(stored_keys(batch.keys))
-        if found.extent[:2] != place_of(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
+        if found.extent[:2] != bucket_position(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
             raise TabletAheadError
         return found.values
 
@@ -191,5 +191,5 @@ class ChangeStager:
         return found
 
 
-def place_of(state: TableState, bucket: int) -> Place:
+def bucket_position(state: TableState, bucket: int) -> BucketPosition:
     return state.first_offset(bucket), state.buckets[bucket].end

@@ -10,7 +10,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.lake.adoption import LakeAdoption
 from streamhouse_spark.lake.model.values import WriteContext
-from streamhouse_spark.lake.parquet.file_writer import FileShape
+from streamhouse_spark.lake.parquet.file_writer import FileSpec
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
@@ -64,15 +64,15 @@ def release_lake_table(storage: Storage, settings: Mapping[str, str], state: Tab
     lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
-def file_shape(context: WriteContext) -> FileShape:
+def file_spec_of(context: WriteContext) -> FileSpec:
     """Return the lake's part of a task's context, by its format."""
     if context.lake["format"] == "paimon":
-        from streamhouse_spark.lake.paimon.file_spec import PaimonShape
+        from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 
-        return PaimonShape.from_json(context.lake)
-    from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+        return PaimonFileSpec.from_json(context.lake)
+    from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 
-    return WriteShape.from_json(context.lake)
+    return IcebergFileSpec.from_json(context.lake)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import logging
 logger = logging.getLogger(__name__)
 
 
-def warn_of_healed(table: str, healed_rows: int) -> None:
+def warn_of_duplicates(table: str, healed_rows: int) -> None:
     """Log the number of removed duplicates, if there are any."""
     if healed_rows:
         logger.warning(

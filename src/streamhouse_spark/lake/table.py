@@ -56,7 +56,7 @@ class LakePlace(Protocol):
 
     def exists(self) -> bool: ...
 
-    def create_or_adopt(self) -> None: ...
+    def create_or_evolve(self) -> None: ...
 
     def drop(self, *, purge: bool) -> None: ...
 
@@ -105,7 +105,7 @@ class LakeTable(ABC):
     def relocation(self) -> LakeRelocation | None:
         """Return the relocation of its metadata to the files' present locations; None if a catalog outside keeps it."""
 
-    def create_or_adopt(self) -> None:
+    def create_or_evolve(self) -> None:
         """Make the lake table exist and fit: its columns become those of the table, by adding, renaming, dropping and
         widening.
 
@@ -113,7 +113,7 @@ class LakeTable(ABC):
         it has the columns of a newer state of the table already.
         """
         self.place.require_home("making the lake table")
-        self.place.create_or_adopt()
+        self.place.create_or_evolve()
 
     def exists(self) -> bool:
         return self.place.exists()

@@ -25,7 +25,7 @@ from streamhouse_spark.log.commits.actions import Action, Append, Truncate
 from streamhouse_spark.log.commits.commit_log import CommitLog, Committed, require_there
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
-from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentShape, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import can_be_read_as
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -94,7 +94,7 @@ class Stager:
         self,
         storage: Storage,
         table_uuid: str,
-        shape: SegmentShape,
+        shape: SegmentOptions,
         routing: Routing,
         world: World,
         *,

@@ -25,7 +25,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.shared_object import create_shared, grouped
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats, united_partitions, united_stats
-from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentShape, one_batch, write_file
+from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentOptions, one_batch, write_file
 from streamhouse_spark.storage.base import Sink, Storage
 
 INLINE_RECORDS_MAX = 64
@@ -103,7 +103,7 @@ def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
         yield tuple(part)
 
 
-def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentShape) -> int:
+def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentOptions) -> int:
     """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
 
     A merge that took so long that its output was condemned changes nothing either.
@@ -142,7 +142,7 @@ def _merged_group(
     records: InlineRecords,
     uuid: str,
     group: Sequence[MergeRun],
-    shape: SegmentShape,
+    shape: SegmentOptions,
 ) -> list[tuple[MergeRun, Segment]]:
     """Write the runs' segments to one object, which several of them share. Durable when this returns."""
     records.expect(segment for run in group for segment in run.segments)
@@ -156,7 +156,7 @@ def _merged_group(
 
 
 def _merged(
-    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentShape, sink: Sink
+    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentOptions, sink: Sink
 ) -> Segment:
     """Write one segment of the run's rows, read and written batch by batch: however large it is, few batches
     are held.

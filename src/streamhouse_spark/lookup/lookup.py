@@ -26,7 +26,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.upsert import KeyedShape, KeyedTable, as_keys
+from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable, as_keys
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
@@ -88,7 +88,7 @@ class Lookup:
             self._keyed.insert_if_absent(given)
             state = self._table.state
 
-        def look(newest: TableState, known: KeyedShape) -> pa.Table:
+        def look(newest: TableState, known: KeyedSchema) -> pa.Table:
             if known is shape:
                 return self._looked_up(newest, known, given, wanted)
             keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
@@ -109,7 +109,7 @@ class Lookup:
         return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
 
     def _with_prefix(
-        self, state: TableState, shape: KeyedShape, prefix: Any, columns: Sequence[str] | None
+        self, state: TableState, shape: KeyedSchema, prefix: Any, columns: Sequence[str] | None
     ) -> pa.Table:
         wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
         given = _prefix_row(shape, prefix)
@@ -119,7 +119,7 @@ class Lookup:
             slicing.chunked((rows[place] for rows in found), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
-        places = shape.layout.key_places
+        places = shape.layout.key_indexes
         keys = shape.layout.keys(
             [slicing.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
         )
@@ -146,7 +146,7 @@ class Lookup:
         state = self.state(max_staleness_ms, at_least)
         return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
 
-    def _matches(self, state: TableState, shape: KeyedShape, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
+    def _matches(self, state: TableState, shape: KeyedSchema, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
         wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
@@ -158,7 +158,7 @@ class Lookup:
         encoded = encode_keys([_array(column) for column in keys.columns])
         find = _found if len(names) == len(shape.key_schema.names) else _found_by_prefix
         parts, values = [np.zeros(0, np.int64)], []
-        for bucket, places in _places_by_bucket(shape, keys):
+        for bucket, places in _keys_by_bucket(shape, keys):
             order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
             read = partial(find, shape, encoded.take(pa.array(order)), order)
             found_places, found = self._read(state, shape, bucket, read)
@@ -206,7 +206,7 @@ class Lookup:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _known(self, state: TableState, look: Callable[[TableState, KeyedShape], _Result]) -> _Result:
+    def _known(self, state: TableState, look: Callable[[TableState, KeyedSchema], _Result]) -> _Result:
         """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
         try:
             return look(state, self._keyed.shape(state))
@@ -225,13 +225,13 @@ class Lookup:
             self._next_record = (state.version, path)
         return not (state.dropped or os.path.exists(path))  # noqa: PTH110 - five times faster than Path
 
-    def _looked_up(self, state: TableState, shape: KeyedShape, given: pa.Table, names: Sequence[str]) -> pa.Table:
+    def _looked_up(self, state: TableState, shape: KeyedSchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
         by_name = {name: given.column(name) for name in given.schema.names}
         key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
         values: list[bytes | None] = [None] * given.num_rows
         stored = stored_keys(keys)
-        for bucket, places in _places_by_bucket(shape, given):
+        for bucket, places in _keys_by_bucket(shape, given):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             asked = [stored[place] for place in order.tolist()]
             found = self._read(state, shape, bucket, partial(_values_of, asked))
@@ -244,7 +244,7 @@ class Lookup:
         return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
 
     def _read(
-        self, state: TableState, shape: KeyedShape, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
+        self, state: TableState, shape: KeyedSchema, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
     ) -> _Result:
         """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
 
@@ -259,7 +259,7 @@ class Lookup:
                 return found
         raise damaged(state, bucket)
 
-    def _scanned(self, state: TableState, shape: KeyedShape, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
+    def _scanned(self, state: TableState, shape: KeyedSchema, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
         """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
         others.
         """
@@ -286,13 +286,13 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
     return columns
 
 
-def _value_names(shape: KeyedShape, columns: Sequence[str] | None) -> list[str]:
+def _value_names(shape: KeyedSchema, columns: Sequence[str] | None) -> list[str]:
     """Return the columns beside the key that a lookup returns."""
     wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
     return [name for name in wanted.names if name not in shape.key_schema.names]
 
 
-def _prefix_row(shape: KeyedShape, prefix: Any) -> pa.Table:
+def _prefix_row(shape: KeyedSchema, prefix: Any) -> pa.Table:
     """Return one row with the key columns of the prefix."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
@@ -325,14 +325,14 @@ def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[Extent, list[bytes | 
     return found.extent, found.values
 
 
-def _found(_shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+def _found(_shape: KeyedSchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return the indexes of found keys, and their values."""
     found = tablet.find(stored_keys(keys))
     there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
     return found.extent, (places[there], [value for value in found.values if value is not None])
 
 
-def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+def _found_by_prefix(shape: KeyedSchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return for each row that begins with one of the keys the index of that key, and its value."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [stored_prefix(prefix) for prefix in prefixes]
@@ -346,7 +346,7 @@ def _found_by_prefix(shape: KeyedShape, keys: pa.BinaryArray, places: Places, ta
     return extent, (places[owners], values)
 
 
-def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, Places]]:
+def _keys_by_bucket(shape: KeyedSchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
     """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
@@ -357,7 +357,7 @@ def _places_by_bucket(shape: KeyedShape, keys: pa.Table) -> Iterator[tuple[int, 
         yield bucket, np.flatnonzero(numbers == bucket)
 
 
-def _buckets_of_prefix(shape: KeyedShape, given: pa.Table) -> Iterator[int]:
+def _buckets_of_prefix(shape: KeyedSchema, given: pa.Table) -> Iterator[int]:
     if not shape.bucket_key:
         yield 0
     elif set(shape.bucket_key) <= set(given.schema.names):

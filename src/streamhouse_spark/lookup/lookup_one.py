@@ -12,7 +12,7 @@ from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged
-from streamhouse_spark.write.upsert import KeyedShape, KeyedTable
+from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
 
 PLAIN = (int, str)
 _PLANS_MAX = 64
@@ -66,7 +66,7 @@ class LookupOne:
                 raise
             return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
 
-    def _plan(self, shape: KeyedShape, columns: Sequence[str] | None) -> _Plan:
+    def _plan(self, shape: KeyedSchema, columns: Sequence[str] | None) -> _Plan:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
         if plan is None or plan.shape is not shape:
@@ -75,7 +75,7 @@ class LookupOne:
             plan = self._plans[chosen] = _Plan(shape, columns)
         return plan
 
-    def _value(self, state: TableState, shape: KeyedShape, key: bytes, bucket: int) -> bytes | None:
+    def _value(self, state: TableState, shape: KeyedSchema, key: bytes, bucket: int) -> bytes | None:
         """Return the key's value at this state or a newer one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
@@ -106,7 +106,7 @@ class LookupOne:
 class _Plan:
     """The means to find and read rows of one schema."""
 
-    def __init__(self, shape: KeyedShape, columns: Sequence[str] | None) -> None:
+    def __init__(self, shape: KeyedSchema, columns: Sequence[str] | None) -> None:
         self.shape = shape
         chosen = shape.schema if columns is None else shape.schema.select(columns)
         self.wanted = chosen.names

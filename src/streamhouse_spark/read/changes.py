@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.keys.collapsed_changes import Tail
+from streamhouse_spark.keys.collapsed_changes import CollapsedChanges
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
@@ -26,7 +26,7 @@ class Changes:
         self._keyed = keyed
         self._places = tuple(keyed.schema.names.index(name) for name in keyed.key)
         self._splits = {split.bucket: split for split in keyed.tails}
-        self._held: Mapping[int, Tail] = {}
+        self._held: Mapping[int, CollapsedChanges] = {}
 
     def read_all(self) -> None:
         """Work out those of all buckets, side by side, and hold them. Then several threads may ask."""
@@ -45,13 +45,13 @@ class Changes:
                 batch = row_selection.without(batch, changed)
         return batch
 
-    def _of(self, bucket: int | None) -> Sequence[Tail]:
+    def _of(self, bucket: int | None) -> Sequence[CollapsedChanges]:
         wanted = [b for b in self._splits if bucket is None or b == bucket]
         if not self._held.keys() >= set(wanted):
             self._held = {b: self._held[b] if b in self._held else self._kept(self._splits[b]) for b in wanted}
         return [self._held[b] for b in wanted]
 
-    def _kept(self, split: LogSplit) -> Tail:
+    def _kept(self, split: LogSplit) -> CollapsedChanges:
         """Collapse the changes of a split, once for all tasks of the process where the history is known."""
         if self._keyed.history is None:
             return self._read(split)
@@ -60,9 +60,9 @@ class Changes:
         key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
         return kept_tails.get(key, lambda: self._read(split))
 
-    def _read(self, split: LogSplit) -> Tail:
+    def _read(self, split: LogSplit) -> CollapsedChanges:
         schema = self._keyed.schema
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
         records = InlineRecords(self._table.storage, self._table.uuid)
         found = (found.batch for found in read_split(self._table.storage, split, written, records=records))
-        return Tail.of(found, schema.arrow, self._places)
+        return CollapsedChanges.of(found, schema.arrow, self._places)

@@ -20,7 +20,12 @@ from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.reader import offset_file, read_numbered
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
-from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, add_metadata, add_places, with_metadata
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGELOG_FIELDS,
+    add_log_positions,
+    add_metadata,
+    with_metadata,
+)
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
 from streamhouse_spark.query.row_selection import matching
@@ -172,7 +177,7 @@ class PieceReader:
         """Rows of a snapshot by key, at the offset before the one that they are from."""
         for found in self._log_batches(split, self._plan.schema):
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
-            yield add_places(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
+            yield add_log_positions(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
 
     def _binlog(self, split: LogSplit, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
@@ -192,14 +197,16 @@ class PieceReader:
         files, split = self._files(piece.split), piece.split
         if split.merge is not None:
             for batch in read_lake_split(files, split, self._projection):
-                yield add_places(batch, self._metadata, split.bucket, None)
+                yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
         writers = (self._table.uuid, *self._table.state.former_uuids)
         ours = offset_file(files, split.location, writers)
         offsets = ours.runs.offsets() if ours is not None else None
         bucket = ours.bucket if ours is not None else piece.bucket
         for numbers, batch in read_numbered(files, split, self._projection):
-            yield add_places(batch, self._metadata, bucket, None if offsets is None else pa.array(offsets[numbers]))
+            yield add_log_positions(
+                batch, self._metadata, bucket, None if offsets is None else pa.array(offsets[numbers])
+            )
 
     def _of_offsets(self, bucket: int, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
         for base_offset, batch in self._trimmed(bucket, offsets):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.keys.collapsed_changes import Tail
+from streamhouse_spark.keys.collapsed_changes import CollapsedChanges
 
 TAILS_BYTES_MAX = 128 << 20
 """Bytes in memory that a process keeps. A larger result is kept only while its task runs."""
@@ -17,10 +17,10 @@ TAILS_BYTES_MAX = 128 << 20
 @dataclass(slots=True)
 class _Entry:
     lock: threading.RLock = field(default_factory=new_lock)
-    tail: Tail | None = None
+    tail: CollapsedChanges | None = None
 
 
-class KeptTails:
+class KeptChanges:
     """Results, of which the least recently used goes first. Safe for use by several threads: one computes, the others
     wait for it.
 
@@ -33,7 +33,7 @@ class KeptTails:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = new_lock()
 
-    def get(self, key: Hashable, make: Callable[[], Tail]) -> Tail:
+    def get(self, key: Hashable, make: Callable[[], CollapsedChanges]) -> CollapsedChanges:
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
@@ -58,5 +58,5 @@ class KeptTails:
                     del self._entries[key]
 
 
-kept_tails = KeptTails()
+kept_tails = KeptChanges()
 """The results of this process."""

@@ -72,7 +72,7 @@ def _publish_snapshots(table: TableHandle) -> int:
     if not state.primary_key:
         return 0
     from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
-    from streamhouse_spark.write.upsert import KeyedShape
+    from streamhouse_spark.write.upsert import KeyedSchema
 
     properties = table.properties
     due = due_buckets(
@@ -82,8 +82,8 @@ def _publish_snapshots(table: TableHandle) -> int:
         lake_enabled=properties.datalake_enabled,
         auto_partition=properties.auto_partition,
     )
-    tablet_of = KeyedShape.of(state, table.storage.url).tablet_of
-    return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), due, tablet_of)
+    tablet_of = KeyedSchema.of(state, table.storage.url).tablet_of
+    return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
 
 
 def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:

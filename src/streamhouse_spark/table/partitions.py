@@ -130,7 +130,7 @@ def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport
     def tablet_of(bucket: int) -> Tablet:
         return keyed.shape().tablet_of(bucket)
 
-    delete = PartitionDelete(table.log, table.storage, table.world, table.segment_shape, tablet_of, chosen)
+    delete = PartitionDelete(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
     rows = delete.run()
     merge_if_due(table, table.state)
     return DropPartitionReport(rows)

@@ -31,7 +31,7 @@ from streamhouse_spark.lake.adoption import Adoptable, LakeAdoption
 from streamhouse_spark.lake.formats import lake_adoption
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.commits.actions import Action, Create, Drop, LakePair
-from streamhouse_spark.log.commits.checkpoint import TOMBSTONE
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record
@@ -39,7 +39,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free
-from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 
@@ -170,16 +170,16 @@ class _Adopter:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        if self._is_buried(owner):
+        if self._is_final(owner):
             return None
         raise LakeMismatchError(
             f"the {self.kind} at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
             "that table in its own warehouse, and clean up there"
         )
 
-    def _is_buried(self, owner: str) -> bool:
+    def _is_final(self, owner: str) -> bool:
         _, floor = newest_floor(self.storage, owner)
-        return floor is not None and floor.floor >= TOMBSTONE
+        return floor is not None and floor.floor >= DROPPED_FLOOR
 
     def _is_named(self, state: TableState) -> bool:
         path = parse_table_name(state.name).path
@@ -259,7 +259,7 @@ class _Adopter:
         if created.primary_key:
             from streamhouse_spark.kv.adopted_rows import stage_rows
 
-            shape = _segment_shape(created)
+            shape = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, found)
             adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
         ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
@@ -291,9 +291,11 @@ class _Adopter:
         )
 
 
-def _segment_shape(state: TableState) -> SegmentShape:
+def _segment_options(state: TableState) -> SegmentOptions:
     properties = state.parsed
-    return SegmentShape(state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression)
+    return SegmentOptions(
+        state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression
+    )
 
 
 def _adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> Sequence[Action]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.arguments import checked
+from streamhouse_spark.core.locations import is_same_place, plain_root
 from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, parse_table_name
-from streamhouse_spark.core.places import is_same_place, plain_root
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,

@@ -24,10 +24,10 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.staged_changes import EMPTY, PreparedChanges, TabletAheadError, place_of
+from streamhouse_spark.kv.staged_changes import EMPTY, PreparedChanges, TabletAheadError, bucket_position
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (
-    KeyedShape,
+    KeyedSchema,
     KeyedTable,
     allowed,
     in_no_order,
@@ -70,10 +70,10 @@ class IntentWrite:
     rewrites: bool = False
     """Whether it is an UPDATE, DELETE or MERGE: see `KeyedTable.rewrite`."""
 
-    def engine(self, shape: KeyedShape) -> MergeEngine:
+    def engine(self, shape: KeyedSchema) -> MergeEngine:
         return engine_of(shape.properties, shape.schema, targets_of(shape, self.columns))
 
-    def batch(self, shape: KeyedShape, read: ReadIntents) -> KeyedBatch:
+    def batch(self, shape: KeyedSchema, read: ReadIntents) -> KeyedBatch:
         """Turn intents into a batch. Raises as `KeyedTable.change` and `KeyedTable.rewrite` for rows that the table
         does not take.
         """
@@ -111,7 +111,7 @@ def _prepared(keyed: KeyedTable, write: IntentWrite, bucket: int, read: ReadInte
     for _ in range(PREPARE_TRIES_MAX):
         state = table.refresh()
         shape = keyed.shape(state)
-        at = EMPTY if write.overwrites else place_of(state, bucket)
+        at = EMPTY if write.overwrites else bucket_position(state, bucket)
         stager = keyed.stager(shape, write.engine(shape), state)
         try:
             staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]

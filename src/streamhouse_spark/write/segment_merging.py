@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 def merge_inline(table: TableHandle) -> int:
     """Move inline rows of commit records into one segment a bucket. Returns the number of replaced segments."""
-    return merge(table.log, table.storage, table.world, plan_inline_merge(table.refresh()), table.segment_shape())
+    return merge(table.log, table.storage, table.world, plan_inline_merge(table.refresh()), table.segment_options())
 
 
 def merge_small(table: TableHandle) -> int:
     """Merge runs of small adjacent segments. Returns the number of replaced segments."""
-    return merge(table.log, table.storage, table.world, plan_small_merge(table.refresh()), table.segment_shape())
+    return merge(table.log, table.storage, table.world, plan_small_merge(table.refresh()), table.segment_options())
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:

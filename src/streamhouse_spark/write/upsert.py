@@ -47,7 +47,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class KeyedShape:
+class KeyedSchema:
     """The form of a table's rows by key, under one schema and one set of properties."""
 
     name: str
@@ -57,13 +57,13 @@ class KeyedShape:
     properties: KeyedProperties
     layout: KeyedLayout
     num_buckets: int
-    bucket_places: tuple[int, ...]
+    bucket_indexes: tuple[int, ...]
     """Column indexes of the bucket key in the schema; none for a table of one bucket."""
     lake_format: LakeFormat
     """The lake format whose hash gives the buckets."""
 
     @classmethod
-    def of(cls, state: TableState, warehouse_url: str) -> KeyedShape:
+    def of(cls, state: TableState, warehouse_url: str) -> KeyedSchema:
         properties = state.parsed
         bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
         return cls(
@@ -86,7 +86,7 @@ class KeyedShape:
     @cached_property
     def bucket_key(self) -> tuple[str, ...]:
         """The columns that determine the bucket; none for a table of one bucket."""
-        return tuple(self.schema.names[place] for place in self.bucket_places)
+        return tuple(self.schema.names[place] for place in self.bucket_indexes)
 
     def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
         """Return the bucket of each row, by the columns of the bucket key."""
@@ -94,10 +94,10 @@ class KeyedShape:
 
     def buckets(self, columns: Sequence[slicing.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
         """Return the row indexes of each bucket; None if there is one bucket."""
-        if not self.bucket_places:
+        if not self.bucket_indexes:
             yield 0, None
             return
-        numbers = self.bucket_numbers([columns[place] for place in self.bucket_places]).astype(np.uint16)
+        numbers = self.bucket_numbers([columns[place] for place in self.bucket_indexes]).astype(np.uint16)
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=self.num_buckets))
         for bucket, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
@@ -135,7 +135,7 @@ class KeyedShape:
 
         Raises `InvalidOptionError` if they are too many bytes for that.
         """
-        places = self.layout.key_places
+        places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
         if num_bytes > slicing.KEYS_BYTES_MAX:
             raise InvalidOptionError(
@@ -166,17 +166,17 @@ class KeyedTable:
     def __init__(self, table: TableHandle) -> None:
         self.table = table
         self._lock = new_lock()
-        self._known: tuple[int, Mapping[str, str], KeyedShape] | None = None
+        self._known: tuple[int, Mapping[str, str], KeyedSchema] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return KeyedTable, (self.table,)
 
-    def shape(self, state: TableState | None = None) -> KeyedShape:
+    def shape(self, state: TableState | None = None) -> KeyedSchema:
         """Return the form of rows by key for a state, the newest known by default."""
         state = state or self.table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, KeyedShape.of(state, self.table.storage.url))
+                self._known = (state.schema_id, state.properties, KeyedSchema.of(state, self.table.storage.url))
             return self._known[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class KeyedTable:
     ) -> BucketOffsets:
         """See `Table.upsert` and `Table.overwrite`."""
 
-        def write(shape: KeyedShape) -> BucketOffsets:
+        def write(shape: KeyedSchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
             found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
@@ -204,7 +204,7 @@ class KeyedTable:
     def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """See `Table.delete`."""
 
-        def write(shape: KeyedShape) -> BucketOffsets:
+        def write(shape: KeyedSchema) -> BucketOffsets:
             found = _padded(coerce(as_keys(keys, shape), shape.key_schema, table=shape.name), shape.schema)
             return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction)
 
@@ -277,7 +277,7 @@ class KeyedTable:
 
     def _write(
         self,
-        shape: KeyedShape,
+        shape: KeyedSchema,
         rows: pa.Table,
         deleted: Bools,
         targets: Sequence[str] | None,
@@ -289,13 +289,13 @@ class KeyedTable:
         batches = shape.batches(*allowed(shape, rows, deleted))
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
 
-    def stager(self, shape: KeyedShape, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
+    def stager(self, shape: KeyedSchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
         """Return a stager of changes by a shape of the table and the properties of a state."""
         table = self.table
         return ChangeStager(
             table.storage,
             table.world,
-            table.segment_shape(state),
+            table.segment_options(state),
             shape.layout,
             engine,
             shape.tablet_of,
@@ -304,7 +304,7 @@ class KeyedTable:
 
     def commit(
         self,
-        shape: KeyedShape,
+        shape: KeyedSchema,
         batches: Mapping[int, KeyedBatch],
         engine: MergeEngine,
         *,
@@ -339,7 +339,7 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
         )
 
 
-def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def in_no_order(shape: KeyedSchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
     stays.
 
@@ -350,7 +350,7 @@ def in_no_order(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.T
     return slicing.taken_rows(rows, order, distinct=True), deleted[order]
 
 
-def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
+def require_written_once(shape: KeyedSchema, batch: KeyedBatch) -> None:
     """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
@@ -365,7 +365,7 @@ def require_written_once(shape: KeyedShape, batch: KeyedBatch) -> None:
     )
 
 
-def as_keys(keys: Any, shape: KeyedShape) -> Any:
+def as_keys(keys: Any, shape: KeyedSchema) -> Any:
     """Convert keys to rows. A list holds mappings or tuples of the key's values, and for a key of one column values
     alone.
 
@@ -402,7 +402,7 @@ def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def targets_of(shape: KeyedSchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns of a partial update beside the key; None for whole rows."""
     if columns is None:
         return None
@@ -420,7 +420,7 @@ def targets_of(shape: KeyedShape, columns: Sequence[str] | None) -> tuple[str, .
     return tuple(name for name in shape.schema.names if name in chosen)
 
 
-def _given(shape: KeyedShape, targets: Sequence[str] | None) -> TableSchema:
+def _given(shape: KeyedSchema, targets: Sequence[str] | None) -> TableSchema:
     if targets is None:
         return shape.schema
     wanted = {*targets, *shape.key_schema.names}
@@ -440,7 +440,7 @@ def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False)
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
-def allowed(shape: KeyedShape, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def allowed(shape: KeyedSchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():

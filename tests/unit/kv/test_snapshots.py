@@ -32,7 +32,7 @@ def publish(table, before=lambda: None):
         before()
         return table.keyed.shape().tablet_of(bucket)
 
-    return write_snapshots(table.log, table.storage, table.world, table.segment_shape(), [0], tablet_of)
+    return write_snapshots(table.log, table.storage, table.world, table.segment_options(), [0], tablet_of)
 
 
 def due(table, lake_enabled=False):
@@ -183,7 +183,7 @@ def test_columns_that_changed_since_the_shape_was_taken(wh, other_process):
     properties = {"table.statistics.columns": "*", "table.datalake.enabled": "false"}
     table = wh.create_table("t", "id INT, name STRING, n INT", primary_key=["id"], properties=properties)
     table.upsert([{"id": i, "name": "x", "n": i} for i in range(3)])
-    shape = table.segment_shape()
+    shape = table.segment_options()
     other = other_process().table("t")
     other.alter(rename_columns={"name": "title"}, drop_columns=["n"])
     write_snapshots(table.log, table.storage, table.world, shape, [0], table.keyed.shape().tablet_of)

@@ -38,7 +38,7 @@ def daily_lake(storage: Storage, world: World, lake_format: LakeFormat) -> LakeT
         world=world,
         lake_format=lake_format,
     )
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     written, new = write_round(lake, by_bucket(_rows(), "key", BUCKETS, lake_format), {})
     assert len(written) == DAYS_PER_ROUND * BUCKETS
     for number in range(ROUNDS):

@@ -94,7 +94,7 @@ class LakeContract:
     def test_another_tables_lake_is_refused(self, store):
         tier(self.lake(store), _plain_rows(0, 1))
         other = self.lake(store, table_uuid="f" * 32)
-        for use in (other.create_or_adopt, other.newest, other.write_context):
+        for use in (other.create_or_evolve, other.newest, other.write_context):
             with pytest.raises(LakeMismatchError, match="belongs to table 0123"):
                 use()
         for purge in (False, True):
@@ -107,7 +107,7 @@ class LakeContract:
         lake.drop(purge=False)
         assert not lake.exists()
         with pytest.raises(LakeMismatchError, match="dropped"):
-            lake.create_or_adopt()
+            lake.create_or_evolve()
 
     def test_columns_are_added_and_nothing_else_is_changed(self, store):
         tier(self.lake(store), _plain_rows(0, 2))
@@ -115,10 +115,10 @@ class LakeContract:
         tier(wider, pa.table({"id": [2], "name": ["n2"], "more": pa.array([7], pa.int32())}))
         assert _read(wider).sort_by("id")["more"].to_pylist() == [None, None, 7]
         assert _read(wider, wider.plan_read(columns=["more"]))["more"].null_count == 2
-        wider.create_or_adopt()
+        wider.create_or_evolve()
         for schema in ("id bigint, name string, more bigint", "id bigint", "id bigint, name string, more int not null"):
             with pytest.raises(LakeMismatchError, match="does not fit"):
-                self.lake(store, TableSchema.of(f"{schema}, later int not null")).create_or_adopt()
+                self.lake(store, TableSchema.of(f"{schema}, later int not null")).create_or_evolve()
 
     # -- round trips --------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class LakeContract:
 
     def test_rows_that_do_not_add_up_are_not_committed(self, store):
         lake = self.lake(store)
-        lake.create_or_adopt()
+        lake.create_or_evolve()
         files, new = write_round(lake, {0: _plain_rows(0, 5)}, {})
         for offsets in ({0: 6}, {0: 5, 1: 1}):
             with pytest.raises(ValueError, match="rows for an advance"):
@@ -183,13 +183,13 @@ class LakeContract:
     @pytest.mark.parametrize("offsets", [OffsetRange(0, 4), OffsetRange(0, 6), OffsetRange(1, 6)])
     def test_batches_that_do_not_cover_the_range_are_corrupt(self, store, offsets):
         lake = self.lake(store)
-        lake.create_or_adopt()
+        lake.create_or_evolve()
         with pytest.raises(CorruptDataError, match="rows continue at offset"):
             written_files(lake, lake.write_context(), 0, offsets, batches_from(0, _plain_rows(0, 5)))
 
     def test_values_travel_as_json(self, store):
         lake = self.lake(store, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
-        lake.create_or_adopt()
+        lake.create_or_evolve()
         context = WriteContext.from_json(lake.write_context().to_json())
         rows = self.by_bucket(event_rows(20), "id", 2)
         files = written_files(lake, context, 0, OffsetRange(0, rows[0].num_rows), batches_from(0, rows[0]))
@@ -378,14 +378,14 @@ class LakeContract:
         tier(lake, _plain_rows(0, 2))
         context = lake.write_context()
         files, new = write_round(lake, {0: _plain_rows(2, 2)}, {0: 2})
-        self.lake(store, TableSchema.of("id bigint, name string, more int")).create_or_adopt()
+        self.lake(store, TableSchema.of("id bigint, name string, more int")).create_or_evolve()
         with pytest.raises(CommitConflictError, match="tier again"):
             lake.commit(files, expected={0: 2}, new=new, context=context)
 
     @pytest.mark.parametrize("damage", ["deleted", "cut"])
     def test_files_must_be_there_when_they_are_committed(self, memory, damage):
         lake = self.lake(memory)
-        lake.create_or_adopt()
+        lake.create_or_evolve()
         context = lake.write_context()
         files, new = write_round(lake, {0: _plain_rows(0, 2)}, {})
         key = files[0].location.removeprefix(memory.url + "/")

@@ -215,7 +215,7 @@ def test_nothing_to_maintain(new_lake, memory, clock):
         assert lake.compact().files_removed == 0
         assert lake.expire(keep_last=1, keep_ms=0).snapshots == ()
         assert lake.remove_orphans() == []
-        lake.create_or_adopt()
+        lake.create_or_evolve()
         clock.advance(2 * DAY_MS)
 
 
@@ -318,7 +318,7 @@ def test_files_of_a_lost_round_go_after_the_grace_and_nothing_else_does(lake, me
 
 def test_a_lost_first_round_leaves_orphans(new_lake, memory, world, clock):
     lake = new_lake(memory, world=world)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     _, files = _lost_round(lake, 0)
     clock.advance(DAY_MS + 1)
     assert lake.remove_orphans() == [files[0].location.removeprefix(memory.url + "/")]

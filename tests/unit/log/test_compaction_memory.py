@@ -68,7 +68,7 @@ def test_merging_holds_few_batches_however_much_is_merged(packed):
     before = packed.to_arrow(columns=["id"])
     state = packed.refresh()
     run = MergeRun(0, state.buckets[0].segments)
-    shape = replace(packed.segment_shape(), stats_columns=("id", "day"))
+    shape = replace(packed.segment_options(), stats_columns=("id", "day"))
     held = peak_bytes(lambda: merge(packed.log, packed.storage, packed.world, [run], shape))
     (merged,) = packed.refresh().live_segments()
     assert merged.num_rows == 8 * ROWS

@@ -12,7 +12,7 @@ from streamhouse_spark import SnapshotExpiredError, Warehouse
 from streamhouse_spark.cli.head import first_rows
 from streamhouse_spark.datasource.catalog.ddl.partitions import partition_rows
 from streamhouse_spark.datasource.catalog.scan import scan
-from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
 from streamhouse_spark.datasource.read.planning import plan_union
 from streamhouse_spark.datasource.read.read_task import read_plan
@@ -71,7 +71,7 @@ def by_task(wh: Warehouse, plan: object) -> list[dict]:
 def by_sql(wh: Warehouse, **chosen: str) -> list[dict]:
     loaded = scan.load(Opened(wh), {"database": "sales", "table": "gone", **chosen})
     asked = {"pin": loaded["pin"], "columns": COLUMNS, "filters": [], "native_schemes": []}
-    tasks = partitions_of(HotPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
+    tasks = partitions_of(PythonPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
     return [row for task in tasks for row in by_task(wh, task.plan())]
 
 

@@ -10,7 +10,7 @@ from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, read_floor
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.lifecycle import names, renaming
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -162,7 +162,7 @@ class TestCleaning:
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)
-            assert read_floor(wh.storage, table.uuid, 1).floor == TOMBSTONE
+            assert read_floor(wh.storage, table.uuid, 1).floor == DROPPED_FLOOR
             assert wh.tables() == []
         else:
             monkeypatch.setattr(type(table.log), "commit", late)

@@ -449,15 +449,15 @@ class TestLeftOut:
 
     def test_a_process_beside_it_that_is_always_ahead(self, sums, monkeypatch):
         """Its tablets are newer than what is known of the log, each time; then somebody else has to do it."""
-        real, behind = staged_changes.place_of, []
+        real, behind = staged_changes.bucket_position, []
 
-        def place_of(state, bucket):
+        def bucket_position(state, bucket):
             behind.append(bucket)
             return (0, -1) if len(behind) <= 1000 else real(state, bucket)
 
         sums.upsert(NINE)
         intents = Intents(sums, *upserts(row(1, n=1)))
-        monkeypatch.setattr(staged_changes, "place_of", place_of)
+        monkeypatch.setattr(staged_changes, "bucket_position", bucket_position)
         assert intents.prepared(sums) == ()
         assert len(behind) == 3
 

@@ -14,7 +14,7 @@ from streamhouse_spark.datasource.read.bounds import batch_ranges
 from streamhouse_spark.datasource.read.partitions import TablePartition, partitions
 from streamhouse_spark.datasource.read.read_task import read_plan
 from streamhouse_spark.datasource.read.target import ReadTarget
-from streamhouse_spark.datasource.spark_schema import SparkShape, requested_columns
+from streamhouse_spark.datasource.spark_schema import SparkColumns, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.schema.evolution import require_same_columns
@@ -43,7 +43,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         self._target = target
         self._options = options
         self._columns = requested_columns(schema, target.schema, target.name)
-        self._shape = SparkShape(schema, self._columns, target.name)
+        self._shape = SparkColumns(schema, self._columns, target.name)
         asked = set(self._columns)
         self._metadata = tuple(field for field in target.metadata if field.name in asked)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})

@@ -34,7 +34,7 @@ from streamhouse_spark.datasource.read.start_rows import (
 from streamhouse_spark.datasource.read.stream_history import StreamHistory
 from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.datasource.read.target import ReadTarget
-from streamhouse_spark.datasource.spark_schema import SparkShape, binlog_as_asked, requested_columns
+from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_asked, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
@@ -83,7 +83,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._is_binlog = target.suffix == BINLOG
         available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
         columns = requested_columns(schema, available, target.name)
-        self._shape = SparkShape(schema, columns, target.name)
+        self._shape = SparkColumns(schema, columns, target.name)
         metadata_names = {f.name for f in target.metadata}
         self._metadata = tuple(field for field in target.metadata if field.name in columns)
         self._table_columns = tuple(c for c in columns if c not in metadata_names)

@@ -48,7 +48,7 @@ from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
 from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.defaults import same_defaults, without_defaults
 from streamhouse_spark.schema.rows import coerce
@@ -155,8 +155,8 @@ class KeyedStagingPlan:
         return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
 
     @property
-    def shape(self) -> SegmentShape:
-        return SegmentShape(self.schema_id)
+    def shape(self) -> SegmentOptions:
+        return SegmentOptions(self.schema_id)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
         """Stage all rows of a task, and prepare their changes if it may have all rows of its buckets.

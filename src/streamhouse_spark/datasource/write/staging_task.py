@@ -17,7 +17,7 @@ from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_inline
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -49,7 +49,7 @@ class StagingPlan:
     table: str
     table_uuid: str
     schema: TableSchema
-    shape: SegmentShape
+    shape: SegmentOptions
     routing: Routing
     history: HistoryMark | None
 
@@ -58,7 +58,7 @@ class StagingPlan:
         state = table.state
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
-        shape, newest = table.segment_shape(state), state.anchors.newest
+        shape, newest = table.segment_options(state), state.anchors.newest
         return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)
 
     def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
@@ -71,7 +71,7 @@ class StagingPlan:
         return StagedMessage(gathered(parts) if parts else None, query_id, history=self.history)
 
 
-def task_stager(connection: Connection, table_uuid: str, shape: SegmentShape, routing: Routing) -> Stager:
+def task_stager(connection: Connection, table_uuid: str, shape: SegmentOptions, routing: Routing) -> Stager:
     warehouse = connection.warehouse()
     return Stager(
         warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=TASK_INLINE_BYTES_MAX
@@ -143,7 +143,7 @@ def combined(table: Table, messages: Sequence[StagedMessage]) -> Staged | None:
     if staged.schema_id not in table.state.schemas:
         table.refresh()  # another process of this driver planned the write, and saw a newer schema
     rows = ((bucket, _joined(table, staged, found)) for bucket, found in sorted(inline.items()))
-    shape = table.segment_shape(table.state).of_schema(staged.schema_id, table.state.schemas)
+    shape = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
     if fits:
         joined = [stage_inline(part, bucket, shape) for bucket, part in rows]
     else:

@@ -30,7 +30,7 @@ from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import scan_files
 from streamhouse_spark.lake.iceberg.schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
@@ -72,7 +72,7 @@ class IcebergAdoption:
                 "lake's catalog has it"
             )
         metadata = table.metadata
-        found = [*_misplaced(opened, table), *_unfit(metadata)]
+        found = [*_wrong_location(opened, table), *_unfit(metadata)]
         if not found:
             found = list(_unfit_columns(metadata.schema()))
         if found:
@@ -172,11 +172,11 @@ class IcebergAdoption:
                 f"lake table {table.location()} changed while it was released; try again"
             ) from error
 
-    def _place(self, spec: LakeTableSpec) -> IcebergPlace:
-        return IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
+    def _place(self, spec: LakeTableSpec) -> IcebergLocation:
+        return IcebergLocation(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _misplaced(place: IcebergPlace, table: Table) -> list[str]:
+def _wrong_location(place: IcebergLocation, table: Table) -> list[str]:
     """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
     another.
     """

@@ -43,7 +43,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.places import is_same_place, recorded_root
+from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata_cache import parsed, remember, updated

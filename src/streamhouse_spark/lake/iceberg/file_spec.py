@@ -27,7 +27,7 @@ PATH_PART_CHARS_MAX = 150
 
 
 @dataclass(frozen=True)
-class WriteShape:
+class IcebergFileSpec:
     """The facts of the Iceberg table that a task needs. Shipped as JSON; shared by all files of a round."""
 
     schema: Schema
@@ -51,7 +51,7 @@ class WriteShape:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> WriteShape:
+    def from_json(cls, value: Mapping[str, Any]) -> IcebergFileSpec:
         return cls(
             Schema.model_validate_json(value["schema"]),
             PartitionSpec.model_validate_json(value["spec"]),

@@ -13,7 +13,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decoded_bound
 from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
@@ -69,7 +69,7 @@ def is_only_of(delete: DataFile, location: str) -> bool:
 class KeyedFilter:
     """A filter of data files by the keys of a changelog's range."""
 
-    def __init__(self, shape: WriteShape, schema: TableSchema, primary_key: Sequence[str]) -> None:
+    def __init__(self, shape: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
         self._shape = shape
         names = {field_id: name for name, field_id in zip(primary_key, shape.field_ids(primary_key), strict=True)}
         self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]

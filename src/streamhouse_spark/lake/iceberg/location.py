@@ -44,7 +44,7 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 }
 
 
-class IcebergPlace:
+class IcebergLocation:
     """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
 
     def __init__(
@@ -76,15 +76,15 @@ class IcebergPlace:
     def exists(self) -> bool:
         return self.find() is not None
 
-    def with_spec(self, spec: LakeTableSpec) -> IcebergPlace:
+    def with_spec(self, spec: LakeTableSpec) -> IcebergLocation:
         """Return the same location for the table with other columns."""
-        place = IcebergPlace(self.storage, spec, settings=self.settings, world=self.world)
+        place = IcebergLocation(self.storage, spec, settings=self.settings, world=self.world)
         place._catalog_opened = self._catalog_opened
         place._home = self._home
         return place
 
-    def create_or_adopt(self) -> None:
-        """Create or fit the table as `LakeTable.create_or_adopt` does. A new table gets its map of columns at once."""
+    def create_or_evolve(self) -> None:
+        """Create or fit the table as `LakeTable.create_or_evolve` does. A new table gets its map of columns at once."""
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
@@ -163,7 +163,7 @@ class IcebergPlace:
             return
         known = iceberg_columns(table.metadata, self.spec).schema_id
         if known is None or known < self.spec.schema_id:
-            self.create_or_adopt()
+            self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table, only if it is this table's: another table's lake at the same location stays."""

@@ -7,13 +7,13 @@ from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, manifest_groups
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 
 
-def rewrite_manifests(place: IcebergPlace, *, dry_run: bool) -> ManifestReport:
+def rewrite_manifests(place: IcebergLocation, *, dry_run: bool) -> ManifestReport:
     """See `LakeTable.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None

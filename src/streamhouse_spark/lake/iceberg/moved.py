@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyiceberg.table.metadata import TableMetadata
 
-from streamhouse_spark.core.places import plain_root, rebased
+from streamhouse_spark.core.locations import plain_root, rebased
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 
 _PATH_ID: Final = 2147483546

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.model.live_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
@@ -32,7 +32,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def write_deletes(
-    shape: WriteShape,
+    shape: IcebergFileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -40,7 +40,7 @@ def write_deletes(
     file: LiveFile,
     positions: npt.NDArray[np.int64],
     *,
-    num_surplus: int = 0,
+    num_duplicates: int = 0,
 ) -> LakeFile:
     """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
     former ones.
@@ -66,7 +66,7 @@ def write_deletes(
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
-        deletes=DeletedRows(file.location, file.own_deletes, num_surplus),
+        deletes=DeletedRows(file.location, file.own_deletes, num_duplicates),
     )
 
 

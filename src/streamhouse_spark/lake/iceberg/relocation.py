@@ -19,13 +19,13 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.places import plain_location
+from streamhouse_spark.core.locations import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
 from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata, moved_record
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
@@ -41,7 +41,7 @@ _POSITIONS: Final = 1
 class IcebergRelocation:
     """The `LakeRelocation` of Iceberg."""
 
-    def __init__(self, place: IcebergPlace) -> None:
+    def __init__(self, place: IcebergLocation) -> None:
         self._place = place
         self.num_written = 0
 
@@ -109,7 +109,7 @@ def _owned(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) 
 class _Files:
     """Writes the metadata files of all snapshots anew, each once."""
 
-    def __init__(self, place: IcebergPlace, metadata: TableMetadata, move: Move) -> None:
+    def __init__(self, place: IcebergLocation, metadata: TableMetadata, move: Move) -> None:
         self._place = place
         self._metadata = metadata
         self._move = move

@@ -12,9 +12,9 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import LogRange, require_dense, require_offsets, require_present
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import live_files
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
@@ -22,13 +22,15 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteCon
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 
 
-def write_context(place: IcebergPlace) -> WriteContext:
+def write_context(place: IcebergLocation) -> WriteContext:
     table = place.require()
     place.require_owner(table.metadata)
     require_brought_up(table.metadata, place.spec)
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
-    shape = WriteShape(table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head)
+    shape = IcebergFileSpec(
+        table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head
+    )
     spec = place.spec
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
 
@@ -40,10 +42,10 @@ def data_location(table: Table) -> str:
 
 
 def planned_files(
-    place: IcebergPlace, context: WriteContext, buckets: Collection[int]
+    place: IcebergLocation, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return the data files as `LakeTable.live_files` does."""
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
     if shape.snapshot_id is None:
         return dict.fromkeys(buckets, ())
     table = place.require()
@@ -57,7 +59,7 @@ def planned_files(
 
 
 def commit_round(
-    place: IcebergPlace,
+    place: IcebergLocation,
     files: Sequence[LakeFile],
     expected: LogRange,
     new: LogRange,
@@ -71,7 +73,7 @@ def commit_round(
     if not is_keyed:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -110,7 +112,7 @@ def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) ->
         )
 
 
-def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
+def require_shape(metadata: TableMetadata, shape: IcebergFileSpec) -> None:
     here = (metadata.current_schema_id, metadata.default_spec_id)
     planned = (shape.schema.schema_id, shape.spec.spec_id)
     if here != planned or metadata.schema() != shape.schema or metadata.spec() != shape.spec:
@@ -120,7 +122,9 @@ def require_shape(metadata: TableMetadata, shape: WriteShape) -> None:
         )
 
 
-def require_written(place: IcebergPlace, metadata: TableMetadata, files: Sequence[LakeFile], shape: WriteShape) -> None:
+def require_written(
+    place: IcebergLocation, metadata: TableMetadata, files: Sequence[LakeFile], shape: IcebergFileSpec
+) -> None:
     """Require that the files exist as written, and that no cleaning since then took them for orphans."""
     if shape.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(

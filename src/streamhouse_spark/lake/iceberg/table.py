@@ -15,7 +15,7 @@ from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError, Sna
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import compact, expire
 from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.iceberg.maintenance.drop_partition import drop_partitions
@@ -64,7 +64,7 @@ class IcebergLake(LakeTable):
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place: IcebergPlace = IcebergPlace(storage, spec, settings=settings, world=world)
+        self.place: IcebergLocation = IcebergLocation(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> IcebergRelocation | None:
         return IcebergRelocation(self.place) if isinstance(self.place.catalog, FileCatalog) else None
@@ -200,8 +200,8 @@ class IcebergLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(table, name)
-        made = IcebergPlace(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_adopt()
+        made = IcebergLocation(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made.create_or_evolve()
         return metadata_table(made.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:

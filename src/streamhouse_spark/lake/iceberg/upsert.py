@@ -17,9 +17,9 @@ from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.collapsed_changes import Tail
+from streamhouse_spark.keys.collapsed_changes import CollapsedChanges
 from streamhouse_spark.lake.column_map import map_by_name
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import KeyedFilter
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.scan import projection
@@ -44,9 +44,11 @@ def write_changes(
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
     bucket's data files. Memory is bounded by the range: its rows, and the positions that it deletes.
     """
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
     chosen = KeyedFilter(shape, context.schema, context.primary_key)
-    tail = Tail.of(_seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_places, sort=True)
+    tail = CollapsedChanges.of(
+        _seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
+    )
     files = files_at(shape.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
     written = write_rows(context, shape, files, ids, bucket, offsets, rows)
@@ -56,24 +58,26 @@ def write_changes(
     found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how, probe), candidates))
     seen = np.zeros(len(tail.keys), np.bool_)
     deletes = [
-        write_deletes(shape, files, ids, bucket, offsets, f.file, f.deleted, num_surplus=_surplus(f.key_places, seen))
+        write_deletes(
+            shape, files, ids, bucket, offsets, f.file, f.deleted, num_duplicates=_count_duplicates(f.key_indexes, seen)
+        )
         for f in found
         if f is not None
     ]
     return [*written, *deletes]
 
 
-def _surplus(key_places: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
+def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
     """Count the rows with these keys that are not the first of their key. ``seen`` marks keys that had one, and is
     updated.
     """
-    distinct = np.unique(key_places)
+    distinct = np.unique(key_indexes)
     num_first = int(np.count_nonzero(~seen[distinct]))
     seen[distinct] = True
-    return len(key_places) - num_first
+    return len(key_indexes) - num_first
 
 
-def key_projection(context: WriteContext, shape: WriteShape) -> LakeProjection:
+def key_projection(context: WriteContext, shape: IcebergFileSpec) -> LakeProjection:
     """Return the projection of the key's columns, in the order of the key."""
     fields = [(field.field_id, field.name) for field in shape.schema.fields]  # which are called as the columns are
     known = map_by_name(fields, context.schema)

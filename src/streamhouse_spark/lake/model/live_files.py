@@ -17,7 +17,7 @@ class DeletedRows(Portable):
     replaces: tuple[str, ...] = ()
     """Files of deleted positions that go in the same snapshot, because this one has their positions too."""
 
-    num_surplus: int = 0
+    num_duplicates: int = 0
     """Number of the newly deleted rows that stand beside another row of their key: duplicates, which only other engines
     add."""
 

@@ -168,7 +168,7 @@ class WriteContext(Portable):
     """The key's columns; none for a table of a log."""
 
     @property
-    def key_places(self) -> tuple[int, ...]:
+    def key_indexes(self) -> tuple[int, ...]:
         """Indexes of the key's columns in the schema."""
         return tuple(self.schema.names.index(name) for name in self.primary_key)
 

@@ -32,7 +32,7 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.layout import Layout, claimed_options, layout_of, unfit_options
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.races import sealed_above
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
@@ -174,8 +174,8 @@ class PaimonAdoption:
         if place.require().owner == spec.table_uuid:
             raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
 
-    def _place(self, spec: LakeTableSpec) -> PaimonPlace:
-        return PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+    def _place(self, spec: LakeTableSpec) -> PaimonLocation:
+        return PaimonLocation(self.storage, spec, settings=self.settings, world=self.world)
 
 
 def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
@@ -246,7 +246,7 @@ def _changed_meanwhile(location: str) -> CommitConflictError:
     )
 
 
-def _put_claim(place: PaimonPlace, examined: Adoptable) -> PaimonSchema:
+def _put_claim(place: PaimonLocation, examined: Adoptable) -> PaimonSchema:
     """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
     _require_as_examined(table, examined)

@@ -26,8 +26,8 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Snap
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape, decoded
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree_files import described_by_keys
 from streamhouse_spark.lake.snapshot_times import said_ms
@@ -63,7 +63,7 @@ Validation = Callable[[PaimonTable], Change]
 """Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
 
 
-def files_not_before_ms(place: PaimonPlace, snapshot: Snapshot | None) -> int:
+def files_not_before_ms(place: PaimonLocation, snapshot: Snapshot | None) -> int:
     """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
     ever cleaned up.
     """
@@ -71,7 +71,7 @@ def files_not_before_ms(place: PaimonPlace, snapshot: Snapshot | None) -> int:
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
-def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
+def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
     """Make the change in one snapshot, on the newest one by then.
 
     Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
@@ -99,7 +99,7 @@ def commit_snapshot(place: PaimonPlace, validate: Validation) -> Snapshot:
     )
 
 
-def _require_overtaken(place: PaimonPlace, table: PaimonTable, error: SnapshotExpiredError) -> None:
+def _require_overtaken(place: PaimonLocation, table: PaimonTable, error: SnapshotExpiredError) -> None:
     """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
     newest = place.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
@@ -112,7 +112,7 @@ def _require_overtaken(place: PaimonPlace, table: PaimonTable, error: SnapshotEx
 class _SnapshotBuilder:
     """Makes the manifests and manifest lists of one attempt, in memory."""
 
-    def __init__(self, place: PaimonPlace, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+    def __init__(self, place: PaimonLocation, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
@@ -182,7 +182,7 @@ class _SnapshotBuilder:
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
 
     def _entry(self, file: LakeFile) -> ManifestEntry:
-        shape = PaimonShape(self._table.schemas[file.schema_id], self._table.location)
+        shape = PaimonFileSpec(self._table.schemas[file.schema_id], self._table.location)
         partition = [row.values[0] for row in shape.partition(file.partition)]
         return ManifestEntry(
             ADD,
@@ -219,7 +219,7 @@ _APPENDED, _COMPACTED = 0, 1
 """Paimon's codes of the source of a file."""
 
 
-def _data_file(file: LakeFile, shape: PaimonShape, now_ms: int, source: int) -> DataFileMeta:
+def _data_file(file: LakeFile, shape: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
     is_canonical = file.location == shape.canonical(file.partition, file.bucket, name)

@@ -27,7 +27,7 @@ TEXT_STATISTICS_CHARS_MAX = 16
 
 
 @dataclass(frozen=True)
-class PaimonShape:
+class PaimonFileSpec:
     """The facts of the Paimon table that a task needs. Shipped as JSON; shared by all files of a round."""
 
     schema: PaimonSchema

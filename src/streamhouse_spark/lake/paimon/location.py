@@ -75,7 +75,7 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
-class PaimonPlace:
+class PaimonLocation:
     """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
 
     def __init__(
@@ -104,9 +104,9 @@ class PaimonPlace:
     def location(self) -> str:
         return self.files.location_of(self.spec.location)
 
-    def with_spec(self, spec: LakeTableSpec) -> PaimonPlace:
+    def with_spec(self, spec: LakeTableSpec) -> PaimonLocation:
         """Return the same location for the table with other columns."""
-        place = PaimonPlace(self.storage, spec, settings=self.settings, world=self.world)
+        place = PaimonLocation(self.storage, spec, settings=self.settings, world=self.world)
         place._home = self._home
         return place
 
@@ -133,7 +133,7 @@ class PaimonPlace:
             )
         return table
 
-    def create_or_adopt(self) -> None:
+    def create_or_evolve(self) -> None:
         """Create or fit the table. **Commit point:** put-if-absent of the schema's file, of the first one or of one
         with other columns.
         """
@@ -166,7 +166,7 @@ class PaimonPlace:
             return
         known = paimon_columns(table.schema, self.spec).schema_id
         if known is None or known < self.spec.schema_id:
-            self.create_or_adopt()
+            self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table, only if it is this table's. Its owner's mark is deleted last, so that a failed drop can

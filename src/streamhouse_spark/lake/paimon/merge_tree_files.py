@@ -28,7 +28,7 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape, decoded, encoded
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded, encoded
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import Splitter
 from streamhouse_spark.lake.parquet.file_writer import PartitionFile, PartitionKey
@@ -61,8 +61,8 @@ def merged_by(key: LakeProjection) -> LakeProjection:
 
 
 @dataclass(frozen=True)
-class KeyValueShape(PaimonShape):
-    """The `PaimonShape` of files of the merge tree."""
+class KeyValueFileSpec(PaimonFileSpec):
+    """The `PaimonFileSpec` of files of the merge tree."""
 
     @cached_property
     def key_fields(self) -> list[DataField]:
@@ -70,7 +70,7 @@ class KeyValueShape(PaimonShape):
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        values = PaimonShape.file_schema.func(self)  # by `super()` it would be kept under this very name
+        values = PaimonFileSpec.file_schema.func(self)  # by `super()` it would be kept under this very name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
         own = [_own_field(SEQUENCE, pa.int64()), _own_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])
@@ -78,7 +78,7 @@ class KeyValueShape(PaimonShape):
 
 def write_key_values(
     context: WriteContext,
-    shape: KeyValueShape,
+    shape: KeyValueFileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -118,7 +118,7 @@ class _Run:
     def __init__(
         self,
         context: WriteContext,
-        shape: KeyValueShape,
+        shape: KeyValueFileSpec,
         files: FileAccess,
         ids: Ids,
         bucket: int,
@@ -170,7 +170,7 @@ class _Run:
 class _Seen:
     """Facts of the rows of a file, collected while they are written."""
 
-    def __init__(self, shape: KeyValueShape) -> None:
+    def __init__(self, shape: KeyValueFileSpec) -> None:
         self._fields = shape.key_fields
         self._first: list[Any] | None = None
         self._last: list[Any] = []
@@ -253,7 +253,7 @@ def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: np
     return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))
 
 
-def _with_keys(batch: pa.RecordBatch, shape: KeyValueShape) -> pa.RecordBatch:
+def _with_keys(batch: pa.RecordBatch, shape: KeyValueFileSpec) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
     for field in shape.key_fields:
         place = batch.schema.get_field_index(field.name)

@@ -22,7 +22,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader
 from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at
 from streamhouse_spark.lake.paimon.snapshots import commit_of
@@ -30,7 +30,7 @@ from streamhouse_spark.lake.parquet.file_writer import written_up_to
 from streamhouse_spark.lake.parquet.reader import owner_of
 
 
-def settled(place: PaimonPlace) -> LakeSnapshot | None:
+def settled(place: PaimonLocation) -> LakeSnapshot | None:
     """Return a durable snapshot as `LakeTable.settled` does. Commits an empty snapshot if the newest one holds rows
     that are not durable yet.
     """
@@ -48,7 +48,7 @@ def settled(place: PaimonPlace) -> LakeSnapshot | None:
     return _below(place, commit_snapshot(place, seal))
 
 
-def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
+def sealed_above(place: PaimonLocation, made: Snapshot) -> Snapshot:
     """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
 
     A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
@@ -77,7 +77,7 @@ def sealed_above(place: PaimonPlace, made: Snapshot) -> Snapshot:
         return made
 
 
-def was_replaced(place: PaimonPlace, snapshot_id: int) -> bool:
+def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:
     """Decide as `LakeTable.was_replaced` does."""
     table = _owned(place)
     if table is None or table.snapshot is None:
@@ -100,13 +100,13 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     return found is not None and found[1] > offsets.get(found[0], 0)
 
 
-def _below(place: PaimonPlace, newest: Snapshot) -> LakeSnapshot | None:
+def _below(place: PaimonLocation, newest: Snapshot) -> LakeSnapshot | None:
     """Return the nearest snapshot of the package that has a successor."""
     own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
     return described(place, own) if own is not None else None
 
 
-def _owned(place: PaimonPlace) -> PaimonTable | None:
+def _owned(place: PaimonLocation) -> PaimonTable | None:
     table = place.find()
     if table is not None:
         place.require_owner(table)

@@ -17,12 +17,12 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
 
 
-def history(place: PaimonPlace, newest: Snapshot) -> list[Snapshot]:
+def history(place: PaimonLocation, newest: Snapshot) -> list[Snapshot]:
     """Return the snapshots that follow each other without a gap up to the newest one, oldest first."""
     listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < newest.id]
     read = {s.id: s for s in in_parallel(place.snapshots.find, listed) if s is not None}
@@ -32,13 +32,13 @@ def history(place: PaimonPlace, newest: Snapshot) -> list[Snapshot]:
     return found[::-1]
 
 
-def strays(place: PaimonPlace, oldest: Snapshot) -> list[Snapshot]:
+def strays(place: PaimonLocation, oldest: Snapshot) -> list[Snapshot]:
     """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
     listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < oldest.id]
     return [s for s in in_parallel(place.snapshots.find, listed) if s is not None]
 
 
-def pinned(place: PaimonPlace) -> list[Snapshot]:
+def pinned(place: PaimonLocation) -> list[Snapshot]:
     """Return the snapshots of tags, and branches with their tags.
 
     Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
@@ -60,7 +60,7 @@ def pinned(place: PaimonPlace) -> list[Snapshot]:
 class Reach:
     """Finds the files that snapshots need, by location. Reads each manifest once."""
 
-    def __init__(self, place: PaimonPlace, table: PaimonTable) -> None:
+    def __init__(self, place: PaimonLocation, table: PaimonTable) -> None:
         self._place = place
         self._table = table
         self._reader = _RememberingReader(table, PaimonFiles(place.files))

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.places import is_same_place, plain_location, recorded_root
+from streamhouse_spark.core.locations import is_same_place, plain_location, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.manifests import external_location
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned
 
@@ -29,7 +29,7 @@ _FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
 class PaimonRelocation:
     """The `LakeRelocation` of Paimon."""
 
-    def __init__(self, place: PaimonPlace) -> None:
+    def __init__(self, place: PaimonLocation) -> None:
         self._place = place
         self.num_written = 0
         self._manifests: dict[str, tuple[str, int] | None] = {}

@@ -13,23 +13,23 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteCon
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, FoundOffsets, offsets_text, parse_offsets
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.evolution import require_brought_up
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.lake.paimon.upsert import require_newest, sequence_shifts
 
 
-def write_context(place: PaimonPlace) -> WriteContext:
+def write_context(place: PaimonLocation) -> WriteContext:
     table = place.require()
     place.require_owner(table)
     require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
-    shape = PaimonShape(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    shape = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
 
 
-def _shifts(place: PaimonPlace, table: PaimonTable) -> Mapping[int, int]:
+def _shifts(place: PaimonLocation, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not place.spec.primary_key:
         return {}
     found = offsets_at(place, table.snapshot)
@@ -41,7 +41,7 @@ def _name_of(snapshot: Snapshot | None) -> str | None:
 
 
 def commit_round(
-    place: PaimonPlace, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+    place: PaimonLocation, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
@@ -49,7 +49,7 @@ def commit_round(
         return None
     if not place.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
-    shape = PaimonShape.from_json(context.lake)
+    shape = PaimonFileSpec.from_json(context.lake)
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
@@ -69,7 +69,7 @@ def commit_round(
     return described(place, commit_snapshot(place, validated))
 
 
-def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
+def offsets_at(place: PaimonLocation, snapshot: Snapshot) -> FoundOffsets | None:
     """Return the offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
 
     Raises `LakeRolledBackError` if that one was expired.
@@ -89,7 +89,7 @@ def offsets_at(place: PaimonPlace, snapshot: Snapshot) -> FoundOffsets | None:
     )
 
 
-def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
+def carried_offsets(place: PaimonLocation, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
     """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
 
     ``dropped_rows`` are newly absent ones. Raises as `offsets_at` does.
@@ -101,7 +101,7 @@ def carried_offsets(place: PaimonPlace, snapshot: Snapshot | None, *, dropped_ro
     return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows, history=history)}
 
 
-def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+def described(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:
     found = offsets_at(place, snapshot)
     if found is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
@@ -109,7 +109,7 @@ def described(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
     return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows, found.history)
 
 
-def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
+def described_then(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:
     """Describe a snapshot for reads of the past, as `described` does: without offsets if those below were expired, or
     are those of a table that had the lake before.
 
@@ -121,7 +121,7 @@ def described_then(place: PaimonPlace, snapshot: Snapshot) -> LakeSnapshot:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
 
 
-def require_shape(place: PaimonPlace, table: PaimonTable, shape: PaimonShape) -> None:
+def require_shape(place: PaimonLocation, table: PaimonTable, shape: PaimonFileSpec) -> None:
     """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
     cleaned up.
 

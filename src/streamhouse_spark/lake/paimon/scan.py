@@ -17,12 +17,12 @@ from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.schema import is_stored_as, lake_schema
-from streamhouse_spark.lake.paimon.sections import is_own_keyed_name, is_raw, places_of, read_as_one, sections
+from streamhouse_spark.lake.paimon.sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node, planned_value
@@ -83,7 +83,7 @@ def _as_in_table(column: Column, lake_type: Any, table: TableSchema, known: Colu
 
 
 def scan_files(
-    place: PaimonPlace,
+    place: PaimonLocation,
     table: PaimonTable,
     snapshot: Snapshot,
     lake: PaimonSchema,
@@ -115,7 +115,7 @@ def scan_files(
             yield from map(described, entries)
             return
         by = merged_by(key_projection(lake, table, place.spec))
-        for part in (part for members in places_of(entries).values() for part in sections(members)):
+        for part in (part for members in file_groups(entries).values() for part in sections(members)):
             is_one = len(part) == 1 and is_raw(part[0])
             yield described(part[0]) if is_one else read_as_one([*map(described, part)], by)
 

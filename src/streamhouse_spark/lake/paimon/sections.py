@@ -29,7 +29,7 @@ def is_raw(entry: ManifestEntry) -> bool:
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
-def places_of(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
+def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
     """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
     found: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:

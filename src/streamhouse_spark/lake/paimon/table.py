@@ -22,7 +22,7 @@ from streamhouse_spark.lake.model.values import (
     WriteContext,
 )
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
@@ -55,7 +55,7 @@ class PaimonLake(LakeTable):
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place: PaimonPlace = PaimonPlace(storage, spec, settings=settings, world=world)
+        self.place: PaimonLocation = PaimonLocation(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> PaimonRelocation:
         return PaimonRelocation(self.place)
@@ -170,8 +170,8 @@ class PaimonLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(self.place, table, name)
-        made = PaimonPlace(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_adopt()
+        made = PaimonLocation(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made.create_or_evolve()
         return metadata_table(made, made.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from streamhouse_spark.core.slicing import compacted
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.last_changes import LastChanges
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.paimon.merge_tree_files import KeyValueShape, with_sequences, write_key_values
+from streamhouse_spark.lake.paimon.merge_tree_files import KeyValueFileSpec, with_sequences, write_key_values
 from streamhouse_spark.lake.parquet.reader import FilesAt
 
 
@@ -37,8 +37,8 @@ def write_changes(
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. Memory is
     bounded by the range.
     """
-    shape = KeyValueShape.from_json(context.lake)
-    last = LastChanges.of(changes, context.schema.arrow, context.key_places)
+    shape = KeyValueFileSpec.from_json(context.lake)
+    last = LastChanges.of(changes, context.schema.arrow, context.key_indexes)
     sequences = last.places.astype(np.int64) + (offsets.start + shape.sequence_shifts.get(bucket, 0))
     rows = with_sequences(last.rows, sequences, last.deleted)
     files = files_at(shape.data_location)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from streamhouse_spark.core.places import plain_location, plain_root, same_directory_above
+from streamhouse_spark.core.locations import plain_location, plain_root, same_directory_above
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 

@@ -18,7 +18,7 @@ from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.file_writer import FileShape, PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 
 BUFFERED_BYTES_MAX = 256 << 20
@@ -31,7 +31,7 @@ PARTITIONS_MAX = 20_000
 
 def write_files(
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -61,7 +61,7 @@ def write_files(
 
 def rewrite_files(
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -86,7 +86,7 @@ def rewrite_files(
 
 def write_rows(
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -115,7 +115,7 @@ def _require_next(context: WriteContext, bucket: int, expected: int, found: int)
 class Splitter:
     """Cuts batches by partition value and brings them into the types of the data files."""
 
-    def __init__(self, shape: FileShape, table_schema: pa.Schema, bucket: int) -> None:
+    def __init__(self, shape: FileSpec, table_schema: pa.Schema, bucket: int) -> None:
         self._shape = shape
         self._bucket = bucket
         self._missing_columns = [name for name in shape.file_schema.names if name not in set(table_schema.names)]
@@ -187,7 +187,7 @@ class _BucketWriter:
     def __init__(
         self,
         context: WriteContext,
-        shape: FileShape,
+        shape: FileSpec,
         files: FileAccess,
         ids: Ids,
         bucket: int,

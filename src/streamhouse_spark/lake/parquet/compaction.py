@@ -18,7 +18,7 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileShape
+from streamhouse_spark.lake.parquet.file_writer import FileSpec
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 
 COMPACT_FILES_MIN = 5
@@ -132,7 +132,7 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
 def merge_group(
     group: CompactGroup,
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     projection: LakeProjection,
     files: FileAccess,
     ids: Ids,

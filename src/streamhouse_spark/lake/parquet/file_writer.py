@@ -48,7 +48,7 @@ class PartitionPart(Protocol):
     def encoded(self, value: pa.Scalar) -> bytes | None: ...
 
 
-class FileShape(Protocol):
+class FileSpec(Protocol):
     """The facts of the lake table that a task needs to write its files."""
 
     @property
@@ -162,7 +162,7 @@ class PartitionFile:
     def __init__(
         self,
         context: WriteContext,
-        shape: FileShape,
+        shape: FileSpec,
         files: FileAccess,
         bucket: int,
         key: PartitionKey,

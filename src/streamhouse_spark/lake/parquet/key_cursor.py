@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.slicing import one_array, taken_rows
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
-from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.keys.keyed_batch import sorted_indexes
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.access import FileAccess
@@ -36,16 +36,16 @@ class MergedRows:
         oldest_first: Sequence[LiveFile],
         projection: LakeProjection,
         key_ids: Sequence[int],
-        key_places: Sequence[int],
+        key_indexes: Sequence[int],
     ) -> None:
-        """Take files. ``key_places`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
+        """Take files. ``key_indexes`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
         projection.
         """
         self._files = files
         self._oldest_first = oldest_first
         self._projection = projection
         self._order = ",".join(map(str, key_ids))
-        self._key_places = key_places
+        self._key_places = key_indexes
         self.num_read = 0
         self.num_given = 0
 
@@ -95,7 +95,7 @@ class MergedRows:
             return
         rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
         keys = encode_keys([one_array(rows.column(place)) for place in self._key_places])
-        order, is_first = sorted_places(keys)
+        order, is_first = sorted_indexes(keys)
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
         yield from taken_rows(rows, order[ends], distinct=True).to_batches()
 
@@ -106,9 +106,9 @@ class MergedRows:
 class KeyCursor:
     """The remaining rows of one file, whose keys ascend."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], key_places: Sequence[int], location: str) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], key_indexes: Sequence[int], location: str) -> None:
         self._batches = batches
-        self._key_places = key_places
+        self._key_places = key_indexes
         self._location = location
         self._rows: pa.RecordBatch | None = None
         self._keys: pa.BinaryArray = pa.array([], pa.binary())

@@ -52,7 +52,7 @@ class FoundRows:
     file: LiveFile
     deleted: Positions
     """All row numbers for the data file's own file of deleted positions: the found ones and the older."""
-    key_places: Positions
+    key_indexes: Positions
     """For each found row the index of its key among the given keys."""
 
 
@@ -88,8 +88,8 @@ def _hits(
         if not len(places):
             return _NONE, _NONE
         numbers, rows = numbers[places.to_numpy()], rows.take(places)
-    is_hit, key_places = keys.find(rows.columns)
-    return numbers[is_hit], key_places
+    is_hit, key_indexes = keys.find(rows.columns)
+    return numbers[is_hit], key_indexes
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:

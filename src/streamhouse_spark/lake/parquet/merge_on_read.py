@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.slicing import taken_rows
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.keyed_batch import sorted_places
+from streamhouse_spark.keys.keyed_batch import sorted_indexes
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
 from streamhouse_spark.lake.parquet import reader as parquet_read
@@ -99,7 +99,7 @@ class NewestRows:
         keys = pa.concat_arrays([keys for _, keys in parts])
         sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
         by_age = np.argsort(sequences, kind="stable")
-        order, is_first = sorted_places(keys.take(pa.array(by_age)))
+        order, is_first = sorted_indexes(keys.take(pa.array(by_age)))
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
         older = by_age[order[np.maximum(ends - 1, 0)]]
         is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])

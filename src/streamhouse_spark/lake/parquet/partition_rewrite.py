@@ -13,7 +13,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileShape, named_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, named_offsets
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_split
 from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -125,7 +125,7 @@ def is_foreign(location: str) -> bool:
 def rewritten(
     cuts: Iterable[CutFile],
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     projection: LakeProjection,
     files_at: FilesAt,
     files: FileAccess,
@@ -138,7 +138,7 @@ def rewritten(
 def _rewritten(
     cut: CutFile,
     context: WriteContext,
-    shape: FileShape,
+    shape: FileSpec,
     projection: LakeProjection,
     files_at: FilesAt,
     files: FileAccess,

@@ -30,8 +30,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.formats import file_shape, lake_library
-from streamhouse_spark.lake.healing import warn_of_healed
+from streamhouse_spark.lake.formats import file_spec_of, lake_library
+from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.history import require_dropped, require_of_history
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
@@ -189,7 +189,7 @@ class TieringJob:
         )
         if snapshot is not None:
             done.append((snapshot, files))
-            warn_of_healed(state.name, _healed(files))
+            warn_of_duplicates(state.name, _healed(files))
             self._record(snapshot)
         return False
 
@@ -235,7 +235,7 @@ class TieringJob:
     def _fit_lake(self, state: TableState) -> None:
         """Make the lake table exist, with the columns of the state that the round is planned from."""
         try:
-            self._lake.create_or_adopt()
+            self._lake.create_or_evolve()
         except LakeMismatchError:
             if self._refreshed().schema_id == state.schema_id:
                 raise
@@ -268,7 +268,7 @@ class TieringJob:
 
 
 def _healed(files: Sequence[LakeFile]) -> int:
-    return sum(file.deletes.num_surplus for file in files if file.deletes is not None)
+    return sum(file.deletes.num_duplicates for file in files if file.deletes is not None)
 
 
 def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
@@ -279,7 +279,7 @@ def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: 
     with lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task)
-        shape = file_shape(task.context)
+        shape = file_spec_of(task.context)
         files = lake_files(storage, settings, shape.data_location)
         return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
 
@@ -312,7 +312,7 @@ def _run_base_task(
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
         inserts = (_inserted(batch, written) for batch in found)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
-    shape = file_shape(context)
+    shape = file_spec_of(context)
     return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
 
 

@@ -156,7 +156,7 @@ def _hinted_number(storage: Storage, table_uuid: str) -> int | None:
     return int(text) if text.isdigit() and len(text) <= 20 else None
 
 
-TOMBSTONE = 10**19
+DROPPED_FLOOR = 10**19
 """The floor of a dropped table whose files are being deleted: every record number is void, for good."""
 
 

@@ -42,7 +42,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
-from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, find_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record, encode_record, has_record, read_record
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -158,7 +158,7 @@ class CommitLog:
                     self._state = state
                     self._attempts.update(own)
                     return state
-                if self._floor >= TOMBSTONE:
+                if self._floor >= DROPPED_FLOOR:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
             raise self._no_checkpoint()

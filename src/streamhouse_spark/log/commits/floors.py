@@ -58,7 +58,7 @@ def _is_kept(index: int) -> bool:
     return index <= LANDMARK_EVERY or index % LANDMARK_EVERY == 0
 
 
-def settled_floor(storage: Storage, table_uuid: str, newest: int, settled_ms: int) -> int:
+def floor_before(storage: Storage, table_uuid: str, newest: int, settled_ms: int) -> int:
     """Return the largest floor that was put at ``settled_ms`` or before, as far as a search by time tells; 0
     for none.
     """

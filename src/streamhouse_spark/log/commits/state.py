@@ -55,7 +55,7 @@ class ConsumerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class MarkedDeleted:
     commit: int
     time_ms: int
     orphan: bool
@@ -95,7 +95,7 @@ class TableState:
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
     """Last versions of writers that have not written for long; none of them has an entry."""
-    condemned: Mapping[str, Condemned] = field(default_factory=dict)
+    condemned: Mapping[str, MarkedDeleted] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
@@ -282,7 +282,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.Condemn(keys):
-            return replace(state, condemned=_with_condemned(state, keys, record, orphan=True))
+            return replace(state, condemned=_with_marked(state, keys, record, orphan=True))
         case act.Purge(keys):
             gone = set(keys)
             return replace(
@@ -338,7 +338,7 @@ def _replaced(state: TableState, action: act.Replace, record: Record) -> TableSt
     return replace(
         state,
         buckets={**state.buckets, action.bucket: merged},
-        condemned=_with_condemned(state, _object_keys(state, inputs), record, orphan=False),
+        condemned=_with_marked(state, _object_keys(state, inputs), record, orphan=False),
     )
 
 
@@ -350,7 +350,7 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
         kept = tuple(s for s in log.segments if s.end_offset > start)
         gone.extend(s for s in log.segments if s.end_offset <= start)
         buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
-    condemned = _with_condemned(state, _object_keys(state, tuple(gone)), record, orphan=False)
+    condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
     return replace(state, buckets=buckets, condemned=condemned)
 
 
@@ -366,7 +366,7 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
     return replace(
         state,
         snapshots={**state.snapshots, snapshot.bucket: snapshot},
-        condemned=_with_condemned(state, gone, record, orphan=False),
+        condemned=_with_marked(state, gone, record, orphan=False),
     )
 
 
@@ -383,7 +383,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
     emptied = replace(
         state,
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
-        condemned=_with_condemned(state, _object_keys(state, gone), record, orphan=False),
+        condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         snapshots={},
     )
@@ -422,7 +422,7 @@ def _without_empty_objects(before: TableState, state: TableState, record: Record
     if not gone:
         return state
     keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - _shared(state.kept_segments())))
-    return replace(state, condemned=_with_condemned(state, keys, record, orphan=False))
+    return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
 
 
 def _shared(segments: Iterable[Segment]) -> set[str]:
@@ -430,8 +430,8 @@ def _shared(segments: Iterable[Segment]) -> set[str]:
     return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
-def _with_condemned(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, Condemned]:
-    entry = Condemned(record.number, record.time_ms, orphan)
+def _with_marked(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, MarkedDeleted]:
+    entry = MarkedDeleted(record.number, record.time_ms, orphan)
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}
 
 

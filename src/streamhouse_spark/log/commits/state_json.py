@@ -9,7 +9,14 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
-from streamhouse_spark.log.commits.state import BucketLog, Condemned, ConsumerEntry, TableState, Truncation, with_lake
+from streamhouse_spark.log.commits.state import (
+    BucketLog,
+    ConsumerEntry,
+    MarkedDeleted,
+    TableState,
+    Truncation,
+    with_lake,
+)
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -111,7 +118,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         truncation=_truncation_from_json(data.get("truncation")),
         transactions=writers.entries_from_json(data),
         past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
-        condemned={key: Condemned(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
+        condemned={key: MarkedDeleted(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},

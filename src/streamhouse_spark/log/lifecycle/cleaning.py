@@ -35,7 +35,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Action, Condemn, Purge
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_floor
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
-from streamhouse_spark.log.commits.floors import settled_floor, superfluous_floors
+from streamhouse_spark.log.commits.floors import floor_before, superfluous_floors
 from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.storage.base import Storage
@@ -79,11 +79,11 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     report = CleanReport(dry_run)
     state = log.refresh()
     now_ms = storage.now_ms()
-    _delete_condemned(log, storage, state, now_ms, grace_ms, report)
+    _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _condemn_orphans(log, storage, now_ms, grace_ms, report)
-    _raise_floor(log, storage, report)
+    _mark_orphans(log, storage, now_ms, grace_ms, report)
+    _advance_start(log, storage, report)
     return report
 
 
@@ -94,7 +94,7 @@ def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
             storage.delete(key)
 
 
-def _delete_condemned(
+def _delete_marked(
     log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
     due = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
@@ -108,7 +108,7 @@ def _delete_condemned(
 
 def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     log.check_floor()
-    effective = settled_floor(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
+    effective = floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
     if not effective:
         return
     numbers = parse_numbers(storage.list_names(commits_prefix(log.table_uuid)))
@@ -130,7 +130,7 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
         _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
 
 
-def _condemn_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+def _mark_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     uuid = log.table_uuid
     listed = [*storage.list(segments_prefix(uuid)), *storage.list(manifests_prefix(uuid))]
     old = [i.key for i in listed if i.modified_ms + grace_ms <= now_ms]
@@ -150,7 +150,7 @@ def _condemn_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: in
         log.commit(plan)
 
 
-def _raise_floor(log: CommitLog, storage: Storage, report: CleanReport) -> None:
+def _advance_start(log: CommitLog, storage: Storage, report: CleanReport) -> None:
     """Void the records that two verified checkpoints make superfluous and that hold no live rows."""
     newest = log.check_floor()
     superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)

@@ -30,8 +30,8 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import COPY, Action, Bury, Drop
 from streamhouse_spark.log.commits.checkpoint import (
+    DROPPED_FLOOR,
     NEWEST_VERSION,
-    TOMBSTONE,
     list_checkpoints,
     write_checkpoint,
     write_floor,
@@ -55,7 +55,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
     Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
     """
     index, floor = newest_floor(storage, old_uuid)
-    if floor is not None and floor.floor >= TOMBSTONE:
+    if floor is not None and floor.floor >= DROPPED_FLOOR:
         return
     log = CommitLog(storage, old_uuid, world)
     for _ in range(ROUNDS_MAX):
@@ -68,7 +68,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         raise CommitConflictError(
             f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
         )
-    write_floor(storage, old_uuid, index + 1, TOMBSTONE)
+    write_floor(storage, old_uuid, index + 1, DROPPED_FLOOR)
 
 
 def _end(log: CommitLog, version: int) -> None:
@@ -107,7 +107,7 @@ class _Copy:
             if number < state.version:
                 self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         _, floor = newest_floor(self._storage, self._old_uuid)
-        if floor is not None and floor.floor < TOMBSTONE:
+        if floor is not None and floor.floor < DROPPED_FLOOR:
             write_floor(self._storage, self._new_uuid, 1, floor.floor)
         write_checkpoint(self._storage, self._renamed(state))
 

@@ -18,7 +18,7 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Bury, Drop
-from streamhouse_spark.log.commits.checkpoint import TOMBSTONE, newest_checkpoint, write_floor
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, newest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import read_record
@@ -43,9 +43,9 @@ def clean_dropped(
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
         try:
-            index, tombstone_ms = _tombstone(storage, uuid)
+            index, tombstone_ms = _dropped_floor(storage, uuid)
             if tombstone_ms is None:
-                _bury(storage, world, uuid, index, grace_ms, dry_run=dry_run)
+                _finalize(storage, world, uuid, index, grace_ms, dry_run=dry_run)
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
         except StreamhouseError as error:
@@ -54,13 +54,13 @@ def clean_dropped(
     return report
 
 
-def _tombstone(storage: Storage, uuid: str) -> tuple[int, int | None]:
+def _dropped_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
     """Return the index of the newest floor, and its time if it is a tombstone."""
     index, floor = newest_floor(storage, uuid)
-    return index, floor.time_ms if floor is not None and floor.floor >= TOMBSTONE else None
+    return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
 
 
-def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
+def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
@@ -81,7 +81,7 @@ def _bury(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms:
 
     log.commit(plan)
     if log.state.buried:
-        write_floor(storage, uuid, floor_index + 1, TOMBSTONE)
+        write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
 
 
 def _is_named(storage: Storage, state: TableState) -> bool:

@@ -43,7 +43,9 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
     times_us = found.segment.commit_times_ms(found.offsets) * 1000
     offsets = pa.array(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
-    return add_places(batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows)
+    return add_log_positions(
+        batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows
+    )
 
 
 def add_metadata(
@@ -53,10 +55,10 @@ def add_metadata(
     are unknown.
     """
     offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if LOG_OFFSET in fields else None
-    return add_places(batch, fields, bucket, offsets, times_us)
+    return add_log_positions(batch, fields, bucket, offsets, times_us)
 
 
-def add_places(
+def add_log_positions(
     batch: pa.RecordBatch,
     fields: Sequence[pa.Field],
     bucket: int | None,

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.segments.writer import SegmentShape, StagedSegment, stage_file, stage_object
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_file, stage_object
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 
 PART_BYTES_MAX = 256 << 10
@@ -55,7 +55,7 @@ def _shared(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
 
 
 def stage_group(
-    storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], shape: SegmentShape
+    storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], shape: SegmentOptions
 ) -> list[StagedSegment]:
     """Write the rows of buckets as one object, durable when this returns."""
     if len(parts) == 1:

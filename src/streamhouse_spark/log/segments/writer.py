@@ -33,7 +33,7 @@ class StagedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentShape:
+class SegmentOptions:
     """The form of a table's segments."""
 
     schema_id: int
@@ -41,7 +41,7 @@ class SegmentShape:
     stats_columns: tuple[str, ...] = ()
     codec: Codec = "none"
 
-    def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentShape:
+    def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentOptions:
         """Return the form for rows of another of the table's schemas, in which columns may have other names."""
         if schema_id == self.schema_id:
             return self
@@ -50,7 +50,7 @@ class SegmentShape:
         return replace(self, schema_id=schema_id, stats_columns=tuple(names[i] for i in ids if i in names))
 
 
-def stage_inline(rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+def stage_inline(rows: pa.Table, bucket: int, shape: SegmentOptions) -> StagedSegment:
     """Write rows as one record batch message without schema, to travel in the commit record.
 
     Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
@@ -66,14 +66,14 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
 
 
 def stage_object(
-    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape
+    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentOptions
 ) -> StagedSegment:
     """Write rows as ``segments/<uuid>.arrow``, durable when this returns."""
     with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
         return stage_file(sink, segment_uuid, rows, bucket, shape)
 
 
-def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentShape) -> StagedSegment:
+def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentOptions) -> StagedSegment:
     """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
     size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, shape.codec)
     described = _described(rows, bucket, shape, size_bytes)
@@ -119,7 +119,7 @@ def write_file(
     return summing.size_bytes, index
 
 
-def _described(rows: pa.Table, bucket: int, shape: SegmentShape, size_bytes: int) -> Segment:
+def _described(rows: pa.Table, bucket: int, shape: SegmentOptions, size_bytes: int) -> Segment:
     return Segment(
         bucket=bucket,
         base_offset=0,

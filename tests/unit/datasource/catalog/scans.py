@@ -1,4 +1,4 @@
-"""Loads, plans and reads as Spark does, without Spark: native files by name, hot groups through `HotReader`."""
+"""Loads, plans and reads as Spark does, without Spark: native files by name, hot groups through `PythonReader`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.scan import aggregates, scan
-from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
-from streamhouse_spark.datasource.catalog.scan.python_reader import BATCH_COLUMN, HotReader, partitions_of
+from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.python_reader import BATCH_COLUMN, PythonReader, partitions_of
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
@@ -94,8 +94,8 @@ class Planned:
 
     def hot(self) -> list[list[pa.Table]]:
         """The batches of each hot group, as another process reads them."""
-        tasks = partitions_of(HotPlan.from_text(self.reply["read"]))
-        reader = HotReader(self.connection, self.reply["read"])
+        tasks = partitions_of(PythonPlan.from_text(self.reply["read"]))
+        reader = PythonReader(self.connection, self.reply["read"])
         assert len(reader.partitions()) == len(tasks) == len(self.reply["hot"])
         reader = pickle.loads(pickle.dumps(reader))
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]

@@ -128,17 +128,17 @@ def test_a_changed_shape_is_a_conflict(lake, round_, change):
     with pytest.raises(CommitConflictError, match="tier again"):
         round_()
     with pytest.raises(LakeMismatchError):
-        lake.create_or_adopt()
+        lake.create_or_evolve()
 
 
 def test_a_table_that_was_replaced_is_a_mismatch(memory, world):
     lake = lake_of(memory, world=world)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     context = lake.write_context()
     files, new = write_round(lake, {0: _rows(0)}, {})
     for info in memory.list("lake/sales/orders/metadata"):
         memory.delete(info.key)
-    lake_of(memory, table_uuid="f" * 32).create_or_adopt()
+    lake_of(memory, table_uuid="f" * 32).create_or_evolve()
     with pytest.raises(LakeMismatchError, match="belongs to table ffff"):
         lake.commit(files, expected={}, new=new, context=context)
 

@@ -221,7 +221,7 @@ class TestRaces:
         tier(table)
         before = fields_of(table)
         with pytest.raises(CommitConflictError, match=r"schema 1 of sales\.orders is older"):
-            stale.create_or_adopt()
+            stale.create_or_evolve()
         for work in (stale.compact, stale.write_context):
             with pytest.raises(CommitConflictError, match="try again"):
                 work()

@@ -60,7 +60,7 @@ def test_there_is_nothing_to_maintain_before_it_is_created(store):
 
 def test_created_as_the_design_says(store):
     lake = lake_of(store, EVENTS, partition_by=["day", "region"], bucket_key="id", num_buckets=4)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     metadata = lake.place.load().metadata
     assert metadata.format_version == 2
     assert [f.name for f in metadata.schema().fields] == ["id", "day", "region", "amount"]
@@ -71,7 +71,7 @@ def test_created_as_the_design_says(store):
         ("id_bucket", "bucket[4]"),
     ]
     assert lake.newest() is None
-    lake.create_or_adopt()
+    lake.create_or_evolve()
 
 
 def test_several_bucket_keys_are_refused(store):
@@ -85,27 +85,27 @@ def test_several_bucket_keys_are_refused(store):
 
 def test_a_compatible_table_is_taken_if_it_has_no_rows(store):
     lake = lake_of(store)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     table = lake.place.load()
     table.transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
     with pytest.raises(LakeMismatchError, match="belongs to nobody"):
         lake.write_context()
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     assert lake.newest() is None
     lake.place.load().transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
     lake.place.load().append(_plain_rows(100, 3).cast(table.schema().as_arrow()))
     with pytest.raises(LakeMismatchError, match="has rows already"):
-        lake.create_or_adopt()
+        lake.create_or_evolve()
     lake.place.load().delete("id >= 0")
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     tier(lake, _plain_rows(0, 2))
     assert sorted(_read(lake)["id"].to_pylist()) == [0, 1]
 
 
 def test_an_incompatible_table_is_refused_with_the_difference(store):
-    lake_of(store, TableSchema.of("id int, extra string, name string not null"), partition_by=["id"]).create_or_adopt()
+    lake_of(store, TableSchema.of("id int, extra string, name string not null"), partition_by=["id"]).create_or_evolve()
     with pytest.raises(LakeMismatchError) as caught:
-        lake_of(store).create_or_adopt()
+        lake_of(store).create_or_evolve()
     text = str(caught.value)
     for difference in (
         "column 'id' is int, expected long",
@@ -207,7 +207,7 @@ def test_columns_added_renamed_and_dropped_in_the_lake(store):
     # The table has the column still, whose rows are found by its field; the next round says what was done to it.
     assert _read(lake, lake.plan_read(schema=schema))["title"].to_pylist() == ["n0", "n1"]
     with pytest.raises(LakeMismatchError, match="was dropped in the lake by another engine"):
-        lake.create_or_adopt()
+        lake.create_or_evolve()
 
 
 def test_only_columns_that_the_file_lacks(store):
@@ -307,7 +307,7 @@ def test_metadata_tables_of_every_type(memory):
 
 def test_metadata_tables_of_a_table_without_snapshots(store):
     lake = lake_of(store)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     for name in lake.metadata_table_names():
         assert lake.metadata_table(name).num_rows == (1 if name == "metadata_log_entries" else 0), name
 

@@ -96,7 +96,7 @@ class Puts:
 
 def test_created_as_the_design_says(memory):
     lake = _lake(memory, schema=EVENTS, partition_by=["day"], bucket_key="id", num_buckets=4)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     schema = json.loads(memory.read(f"{PLACE}/schema/schema-0"))
     assert [(f["id"], f["name"], f["type"]) for f in schema["fields"]] == [
         (0, "id", "BIGINT NOT NULL"),
@@ -170,12 +170,12 @@ def test_endless_losing_ends(lake, memory, round_):
 
 def test_a_table_that_was_replaced_is_a_mismatch(memory, world):
     lake = _lake(memory, world=world)
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     context = lake.write_context()
     files, new = write_round(lake, {0: _rows(0)}, {})
     lake.drop(purge=True)
     assert not memory.list(f"{PLACE}/")
-    _lake(memory, table_uuid="f" * 32).create_or_adopt()
+    _lake(memory, table_uuid="f" * 32).create_or_evolve()
     with pytest.raises(LakeMismatchError, match="belongs to table ffff"):
         lake.commit(files, expected={}, new=new, context=context)
 
@@ -184,7 +184,7 @@ def test_a_table_of_nobody_is_refused(lake, memory):
     schema = json.loads(memory.read(f"{PLACE}/schema/schema-0"))
     del schema["options"]["streamhouse.table-uuid"]
     memory.put(f"{PLACE}/schema/schema-0", json.dumps(schema).encode())
-    for use in (lake.create_or_adopt, lake.newest, lake.write_context):
+    for use in (lake.create_or_evolve, lake.newest, lake.write_context):
         with pytest.raises(LakeMismatchError, match="belongs to nobody"):
             use()
 
@@ -204,7 +204,7 @@ def test_an_altered_table_is_refused_with_the_difference(lake, memory, changed, 
     options = {**schema["options"], **changed.pop("options", {})}
     memory.put(f"{PLACE}/schema/schema-1", json.dumps({**schema, "id": 1, "options": options, **changed}).encode())
     with pytest.raises(LakeMismatchError) as caught:
-        lake.create_or_adopt()
+        lake.create_or_evolve()
     assert difference in str(caught.value)
 
 

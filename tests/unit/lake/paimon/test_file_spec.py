@@ -12,7 +12,7 @@ import pytest
 from interop.lake_cases import EVERY_TYPE, TABLE_UUID
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.lake.paimon.evolution import evolved
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape, _text_above, decoded, encoded
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, _text_above, decoded, encoded
 from streamhouse_spark.lake.paimon.schema import differences, lake_schema, paimon_schema
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -22,8 +22,8 @@ def _spec(schema: TableSchema, **more) -> LakeTableSpec:
     return LakeTableSpec(TABLE_UUID, TablePath("a", "b"), "lake/a.db/b", schema, (), (), 1, **more)
 
 
-def _shape(schema: TableSchema) -> PaimonShape:
-    return PaimonShape(paimon_schema(_spec(schema), 0), "/wh/lake/a.db/b")
+def _shape(schema: TableSchema) -> PaimonFileSpec:
+    return PaimonFileSpec(paimon_schema(_spec(schema), 0), "/wh/lake/a.db/b")
 
 
 def _bounds(schema: TableSchema, rows: pa.Table, row_group_rows: int = 1000) -> dict[str, tuple]:

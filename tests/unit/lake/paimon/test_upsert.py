@@ -129,7 +129,7 @@ def test_a_key_that_paimon_cannot_say_stops_the_round():
     table = keyed(None, TableSchema.of("at timestamp_ntz not null, n bigint"), key=["at"])
     rows = pa.table({"c": pa.array([0], pa.int8()), "at": pa.array([10**18], pa.timestamp("us")), "n": [1]})
     lake = table.lake()
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     with pytest.raises(LakeMismatchError, match="column 'at' of the primary key has a value"):
         write_changes(
             lake.write_context(), lake.place.files_at, table.world.ids, 0, OffsetRange(0, 1), rows.to_batches(),
@@ -339,9 +339,9 @@ def test_options_with_which_other_rows_count_are_refused(items, option, value):
 def test_a_lake_table_without_the_key_is_refused(memory, world):
     plain = keyed(memory, ITEMS).lake()
     spec = replace(plain.place.spec, primary_key=())
-    type(plain)(memory, spec, world=world).create_or_adopt()
+    type(plain)(memory, spec, world=world).create_or_evolve()
     with pytest.raises(LakeMismatchError, match="primary keys: none, expected"):
-        plain.create_or_adopt()
+        plain.create_or_evolve()
 
 
 # -- which groups compaction takes ------------------------------------------------------------------------------------

@@ -141,10 +141,10 @@ def test_the_primary_key_identifies_rows_in_the_lake(memory, world):
     schema = TableSchema.of("name string, id bigint not null, day date not null")
     table = KeyedTable(memory, world, schema, key=["day", "id"], partition_by=["day"])
     lake = table.lake()
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     assert lake.place.load().schema().identifier_field_names() == {"id", "day"}
     table.add_column("more string")
-    table.lake().create_or_adopt()
+    table.lake().create_or_evolve()
     assert table.lake().place.load().schema().identifier_field_names() == {"id", "day"}
 
 

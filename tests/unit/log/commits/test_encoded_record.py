@@ -10,7 +10,7 @@ from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.log.append import Routing, Stager
 from streamhouse_spark.log.commits.actions import Append, LakePair, Trim
 from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX, Record, encode_record, read_record
-from streamhouse_spark.log.segments.writer import SegmentShape
+from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "0" * 32
@@ -22,7 +22,7 @@ def test_the_stored_form_is_what_reading_gives(repeated):
     storage = MemoryStorage()
     days = pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32())
     rows = pa.table({"id": np.arange(100), "day": days, "name": ["x"] * 100})
-    shape = SegmentShape(1, ("name",), ("id", "day", "name"))
+    shape = SegmentOptions(1, ("name",), ("id", "day", "name"))
     inline = Stager(storage, UUID, shape, Routing(4, ("id",)), World()).stage(rows)
     objects = Stager(storage, UUID, shape, Routing(4, ("id",)), World(), inline_bytes_max=0).stage(rows)
     staged = (*inline.segments, *objects.segments) * repeated

@@ -11,7 +11,7 @@ from faults.sim import sim_world
 from streamhouse_spark.core.paths import floor_key, floors_prefix
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, read_floor, write_floor
-from streamhouse_spark.log.commits.floors import newest_floor, settled_floor, superfluous_floors
+from streamhouse_spark.log.commits.floors import floor_before, newest_floor, superfluous_floors
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -118,12 +118,12 @@ def test_the_settled_floor_is_the_newest_that_is_old_enough():
     for index in range(1, 2001):
         header = {"table": UUID, "floor": 50 * index, "time_ms": 10 * index}
         storage.put_if_absent(floor_key(UUID, index), encode_frame("floor", header))
-    assert settled_floor(storage, UUID, 2000, 19_500) == 50 * 1950
-    assert settled_floor(storage, UUID, 2000, 5) == 0
-    assert settled_floor(storage, UUID, 2000, 3_000) == 50 * LANDMARK_EVERY
-    assert settled_floor(storage, UUID, 0, 3_000) == 0
+    assert floor_before(storage, UUID, 2000, 19_500) == 50 * 1950
+    assert floor_before(storage, UUID, 2000, 5) == 0
+    assert floor_before(storage, UUID, 2000, 3_000) == 50 * LANDMARK_EVERY
+    assert floor_before(storage, UUID, 0, 3_000) == 0
     counting = FaultyStorage(storage)
-    settled_floor(counting, UUID, 2000, 12_000)
+    floor_before(counting, UUID, 2000, 12_000)
     assert len(counting.trace) <= 10
 
 

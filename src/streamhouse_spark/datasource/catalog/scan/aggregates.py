@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pinned
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import ScanFile
@@ -49,7 +49,7 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Answer an aggregate: ``row`` holds one value a function, or is null if one of them is not known exactly without a
     scan.
     """
-    pin = ReadPin.from_text(args["pin"])
+    pin = QueryPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
     named = [function["column"] for function in args["aggregates"] if function["column"] is not None]

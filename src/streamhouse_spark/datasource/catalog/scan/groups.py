@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamhouse_spark.datasource.catalog.scan.units import HotUnit, NativeUnit
+from streamhouse_spark.datasource.catalog.scan.units import NativeUnit, PythonUnit
 from streamhouse_spark.datasource.read.partitions import TARGET_BYTES_MAX, joined_by_changes, packed
 
 BUCKET_SPREAD_MAX = 4
@@ -17,7 +17,7 @@ BUCKET_SPREAD_MAX = 4
 @dataclass(frozen=True, slots=True)
 class Groups:
     native: tuple[tuple[NativeUnit, ...], ...]
-    hot: tuple[tuple[HotUnit, ...], ...]
+    hot: tuple[tuple[PythonUnit, ...], ...]
     native_buckets: tuple[int | None, ...]
     hot_buckets: tuple[int | None, ...]
     is_keyed: bool
@@ -25,28 +25,32 @@ class Groups:
     in place."""
 
 
-def can_be_keyed(native: Sequence[NativeUnit], hot: Sequence[HotUnit], *, num_buckets: int, parallelism: int) -> bool:
+def can_be_keyed(
+    native: Sequence[NativeUnit], hot: Sequence[PythonUnit], *, num_buckets: int, parallelism: int
+) -> bool:
     """Whether groups by bucket are possible and leave no large part of the cores idle."""
-    units: list[NativeUnit | HotUnit] = [*native, *hot]
+    units: list[NativeUnit | PythonUnit] = [*native, *hot]
     if any(unit.bucket is None for unit in units):
         return False
     is_small = sum(unit.size_bytes for unit in units) <= TARGET_BYTES_MAX
     return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
 
 
-def pack(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int) -> Groups:
+def pack(native: Sequence[NativeUnit], hot: Sequence[PythonUnit], target_bytes: int) -> Groups:
     """Return groups of about equal size, of neighbours."""
     native_groups = tuple(tuple(group) for group in packed(native, target_bytes)) if native else ()
-    hot_groups = tuple(tuple(group) for group in _packed_hot(hot, target_bytes))
+    hot_groups = tuple(tuple(group) for group in _packed_python(hot, target_bytes))
     return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
 
 
-def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_bytes: int, num_buckets: int) -> Groups:
+def pack_by_bucket(
+    native: Sequence[NativeUnit], hot: Sequence[PythonUnit], target_bytes: int, num_buckets: int
+) -> Groups:
     """Return groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python
     task.
     """
     native_groups: list[tuple[NativeUnit, ...]] = []
-    hot_groups: list[tuple[HotUnit, ...]] = []
+    hot_groups: list[tuple[PythonUnit, ...]] = []
     native_buckets: list[int | None] = []
     hot_buckets: list[int | None] = []
     for bucket in range(num_buckets):
@@ -56,19 +60,19 @@ def pack_by_bucket(native: Sequence[NativeUnit], hot: Sequence[HotUnit], target_
         for files_together in packed(files, target_bytes) if files else empty:
             native_groups.append(tuple(files_together))
             native_buckets.append(bucket)
-        for pieces_together in _packed_hot(pieces, target_bytes):
+        for pieces_together in _packed_python(pieces, target_bytes):
             hot_groups.append(tuple(pieces_together))
             hot_buckets.append(bucket)
     return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
 
 
-def _packed_hot(hot: Sequence[HotUnit], target_bytes: int) -> list[list[HotUnit]]:
+def _packed_python(hot: Sequence[PythonUnit], target_bytes: int) -> list[list[PythonUnit]]:
     return joined_by_changes(packed(hot, target_bytes), lambda unit: unit.piece) if hot else []
 
 
 def within_limit(
-    native: Sequence[NativeUnit], hot: Sequence[HotUnit], limit: int
-) -> tuple[Sequence[NativeUnit], Sequence[HotUnit]]:
+    native: Sequence[NativeUnit], hot: Sequence[PythonUnit], limit: int
+) -> tuple[Sequence[NativeUnit], Sequence[PythonUnit]]:
     """Return as few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come
     whole.
     """
@@ -88,7 +92,7 @@ def within_limit(
 def groups_to_json(groups: Groups) -> dict[str, Any]:
     """Return the groups in the form for Spark's side. Pieces of hot groups travel apart."""
     native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
-    units: list[NativeUnit | HotUnit] = [*native, *hot]
+    units: list[NativeUnit | PythonUnit] = [*native, *hot]
     return {
         "native": [
             {"bucket": bucket, "files": [unit.to_json() for unit in group]}

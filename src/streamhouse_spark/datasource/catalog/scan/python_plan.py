@@ -16,7 +16,7 @@ _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS)}
 
 
 @dataclass(frozen=True, slots=True)
-class HotPlan:
+class PythonPlan:
     """The groups that Python reads, a Spark partition each."""
 
     name: str
@@ -48,7 +48,7 @@ class HotPlan:
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> HotPlan:
+    def from_text(cls, text: str) -> PythonPlan:
         value = json.loads(text)
         return cls(
             value["name"],

@@ -14,10 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
+from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.read.partitions import TablePartition
 from streamhouse_spark.datasource.read.read_task import read_plan
-from streamhouse_spark.datasource.spark_schema import SparkShape
+from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -26,12 +26,12 @@ BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
 STREAM_BYTES_MAX = 32 << 20
 
 
-class HotReader(DataSourceReader):
+class PythonReader(DataSourceReader):
     """Reads the groups of a plan that `plan` made; ``text`` is its answer in ``read``."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
-        self._plan: HotPlan | None = HotPlan.from_text(text)
+        self._plan: PythonPlan | None = PythonPlan.from_text(text)
         self._columns = self._plan.columns
         self._schema = self._plan.schema
         self._name = self._plan.name
@@ -57,12 +57,12 @@ class HotReader(DataSourceReader):
             for batch in rows:
                 yield _as_row(batch.select([]), out)
             return
-        for batch in SparkShape(schema, self._columns, self._name).batches(rows):
+        for batch in SparkColumns(schema, self._columns, self._name).batches(rows):
             for part in _limited(batch):
                 yield _as_row(part, out)
 
 
-def partitions_of(plan: HotPlan) -> list[InputPartition]:
+def partitions_of(plan: PythonPlan) -> list[InputPartition]:
     return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
 
 

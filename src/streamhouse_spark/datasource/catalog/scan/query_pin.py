@@ -26,7 +26,7 @@ _STATES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPin:
+class QueryPin:
     table: str
     """The table's name, without suffix."""
     uuid: str
@@ -56,11 +56,11 @@ class ReadPin:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> ReadPin:
+    def from_text(cls, text: str) -> QueryPin:
         return cls(**json.loads(text))
 
 
-def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> ReadPin:
+def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> QueryPin:
     """The pin for a name loaded now, of the table's state as last read.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
@@ -73,20 +73,20 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
     if suffix == LAKE:
         open_view(table, suffix)
         snapshot = _lake_snapshot(table.open_lake(), version, as_of_ms)
-        pin = ReadPin(
+        pin = QueryPin(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )
     elif suffix is not None:
         if chosen:
             instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
             raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
-        pin = ReadPin(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
+        pin = QueryPin(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
     else:
         if version is not None:
             state = state_at(table.log, table.storage, _commit_number(table.name, version))
         if as_of_ms is not None:
             pin_as_of(state, as_of_ms)
-        pin = ReadPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
+        pin = QueryPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
     _STATES.keep(state)
     return pin
 
@@ -111,7 +111,7 @@ def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -
     return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
 
 
-def pinned(connection: Connection, pin: ReadPin) -> tuple[TableHandle, TableState]:
+def pinned(connection: Connection, pin: QueryPin) -> tuple[TableHandle, TableState]:
     """The table and its state at the pinned commit.
 
     Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
@@ -144,7 +144,7 @@ class _States:
             while len(self._states) > _STATES_MAX:
                 self._states.popitem(last=False)
 
-    def get(self, pin: ReadPin) -> TableState | None:
+    def get(self, pin: QueryPin) -> TableState | None:
         with self._lock:
             return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pinned
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.write.row_level import arriving_schema
 from streamhouse_spark.errors import InvalidOptionError
@@ -21,7 +21,7 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
 
     Raises `InvalidOptionError` if the table has no primary key, or would store other rows than the statement's.
     """
-    pin = ReadPin.from_text(args["pin"])
+    pin = QueryPin.from_text(args["pin"])
     table, state = pinned(connection, pin)
     command = args["command"]
     if args.get("options"):

@@ -26,8 +26,8 @@ from streamhouse_spark.datasource.catalog.scan.groups import (
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.datasource.catalog.scan.python_plan import HotPlan
-from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin, pin_of, pinned
+from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pin_of, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
@@ -84,7 +84,7 @@ def _known_bucket_key(state: TableState) -> tuple[str, ...]:
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
-def _columns(table: TableHandle, state: TableState, pin: ReadPin) -> pa.Schema:
+def _columns(table: TableHandle, state: TableState, pin: QueryPin) -> pa.Schema:
     """Return the columns that a query sees without asking for hidden ones."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
@@ -124,7 +124,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
     loaded.
     """
-    pin = ReadPin.from_text(args["pin"])
+    pin = QueryPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
     if pin.is_rewritten and not args.get("reads_once"):
@@ -148,7 +148,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     )
     groups = _groups(state, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
-    hot = HotPlan(
+    hot = PythonPlan(
         pin.name,
         columns,
         json.loads(schema.json()),
@@ -165,7 +165,7 @@ def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 
-def _groups(state: TableState, pin: ReadPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
+def _groups(state: TableState, pin: QueryPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
     if limit is not None:
         return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
     num_buckets = state.num_buckets

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.catalog.scan.options import is_range
 from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of
-from streamhouse_spark.datasource.catalog.scan.query_pin import ReadPin
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
@@ -29,7 +29,7 @@ class Question:
 
     table: TableHandle
     state: TableState
-    pin: ReadPin
+    pin: QueryPin
     options: ReadOptions
     columns: tuple[str, ...]
     """The table's columns to read; at least one."""

@@ -50,7 +50,7 @@ class NativeUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class HotUnit:
+class PythonUnit:
     """A piece of work for Python."""
 
     piece: Piece
@@ -66,7 +66,7 @@ class Units:
     """All units of a scan."""
 
     native: list[NativeUnit]
-    hot: list[HotUnit]
+    hot: list[PythonUnit]
     target_bytes: int
     """Wanted size of a group."""
 
@@ -90,7 +90,7 @@ def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequen
         for unit in native_units(file, path, of_lake, target_bytes)
     ]
     hot = [
-        _hot_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
         for piece, bucket, fraction in pieces
         for part in cut_pieces([piece], int(target_bytes / fraction))
     ]
@@ -114,20 +114,20 @@ def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schem
     return native_path(file.location, schemes)
 
 
-def _hot_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> HotUnit:
+def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> PythonUnit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
         case LogPiece(split) | StartPiece(split) | BinlogPiece(split):
-            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
+            return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
         case LakePiece(split, _):
-            return HotUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
+            return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
         case OffsetsPiece(_, offsets):
-            return HotUnit(piece, bucket, len(offsets), size_bytes, are_exact)
+            return PythonUnit(piece, bucket, len(offsets), size_bytes, are_exact)
         case KeyedPiece(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
-            return HotUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
+            return PythonUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
         case ViewPiece():
-            return HotUnit(piece, bucket, 1, size_bytes, is_exact=False)
+            return PythonUnit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
 def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) -> Iterator[NativeUnit]:

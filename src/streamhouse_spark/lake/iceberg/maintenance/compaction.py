@@ -18,8 +18,8 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.refs import unchanged_refs
 from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
@@ -40,7 +40,7 @@ from streamhouse_spark.lake.snapshot_times import aged_ms
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     if not dry_run:
         place.bring_up()
@@ -58,7 +58,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
@@ -73,7 +73,7 @@ def compact(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int |
     return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
 
 
-def plan_compaction(place: IcebergPlace, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
+def plan_compaction(place: IcebergLocation, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
     """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between.
 
     Files of other engines are left alone, and so is a snapshot that has delete files: rows that were deleted by
@@ -135,7 +135,7 @@ def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def expire(place: IcebergPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+def expire(place: IcebergLocation, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
     if table is None:

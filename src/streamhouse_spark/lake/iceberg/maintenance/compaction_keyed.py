@@ -17,13 +17,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.healing import warn_of_healed
+from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import live_file
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.round import (
@@ -96,7 +96,7 @@ class KeyedCompaction:
         return [file.location for group in self.groups for file in group.files]
 
 
-def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact_keyed(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     try:
         return _compacted(place, dry_run=dry_run)
@@ -106,7 +106,7 @@ def compact_keyed(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport,
         ) from error
 
 
-def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def _compacted(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
     if not dry_run:
         place.bring_up()
     table = place.find()
@@ -121,7 +121,7 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
     context = write_context(place)
     added, num_read = _rewritten(place, table, plan.groups, context)
     num_rows = sum(file.num_rows for file in added)
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -133,7 +133,7 @@ def _compacted(place: IcebergPlace, *, dry_run: bool) -> tuple[CompactReport, in
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
 
     made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    warn_of_healed(str(place.spec.path), num_read - num_rows)
+    warn_of_duplicates(str(place.spec.path), num_read - num_rows)
     return CompactReport(num_removed, len(added), num_rows, healed_rows=num_read - num_rows), made.snapshot_id
 
 
@@ -180,7 +180,7 @@ def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, in
 
 
 def _rewritten(
-    place: IcebergPlace, table: Table, groups: Iterable[KeyedGroup], context: WriteContext
+    place: IcebergLocation, table: Table, groups: Iterable[KeyedGroup], context: WriteContext
 ) -> tuple[list[LakeFile], int]:
     """Write the groups anew. Returns the new files, and the number of rows read for them.
 
@@ -188,14 +188,14 @@ def _rewritten(
     """
     how = own_projection(table.metadata, place.spec)
     files = place.files_at(context.lake["data_location"])
-    shape = WriteShape.from_json(context.lake)
+    shape = IcebergFileSpec.from_json(context.lake)
     key_ids = shape.field_ids(context.primary_key)
     held = newest_offsets(table.metadata, place.spec.table_uuid)
     added: list[LakeFile] = []
     num_read = 0
     for group in groups:
         offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
-        merged = MergedRows(files, group.files, how, key_ids, context.key_places)
+        merged = MergedRows(files, group.files, how, key_ids, context.key_indexes)
         written = write_rows(context, shape, files, place.world.ids, group.bucket, offsets, merged.batches())
         if sum(file.num_rows for file in written) != merged.num_given:
             raise CommitConflictError(

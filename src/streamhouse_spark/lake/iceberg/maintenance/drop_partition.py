@@ -21,8 +21,8 @@ from pyiceberg.transforms import IdentityTransform
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.file_spec import WriteShape
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.round import (
     require_shape,
@@ -45,7 +45,7 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 
 
 def drop_partitions(
-    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: IcebergLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
     return until_committed(
@@ -54,7 +54,7 @@ def drop_partitions(
 
 
 def _drop(
-    place: IcebergPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: IcebergLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     if not dry_run:
         place.bring_up()
@@ -68,7 +68,7 @@ def _drop(
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
-    shape, files = WriteShape.from_json(context.lake), place.files_at(context.lake["data_location"])
+    shape, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
     added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
 
@@ -87,7 +87,7 @@ def _drop(
 
 
 def _change(
-    place: IcebergPlace,
+    place: IcebergLocation,
     metadata: TableMetadata,
     going: GoingFiles[DataFile],
     deletes: Sequence[DataFile],
@@ -111,7 +111,7 @@ def _change(
 
 
 def _going(
-    place: IcebergPlace, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+    place: IcebergLocation, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> tuple[GoingFiles[DataFile], Sequence[DataFile]]:
     """The data files that go, and the delete files that have nothing left to delete then."""
     schema, specs = table.metadata.schema(), table.metadata.specs()

@@ -21,7 +21,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, commit_snapshot
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.location import IcebergPlace
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets, files_of
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.parquet.access import StorageFiles
@@ -30,7 +30,7 @@ from streamhouse_spark.storage.base import Storage
 GRACE_MS_MIN = 10 * 60 * 1000
 
 
-def remove_orphans(place: IcebergPlace, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(place: IcebergLocation, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
     Files of statistics that other engines made stay as long as the metadata names them.
@@ -82,7 +82,7 @@ def _needed(table: Table, files: StorageFiles) -> set[str]:
     return {files.key_of(location) for location in found if files.holds(location)}
 
 
-def _store_not_before(place: IcebergPlace, table: Table, not_before_ms: int) -> None:
+def _store_not_before(place: IcebergLocation, table: Table, not_before_ms: int) -> None:
     moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
     if not isinstance(place.catalog, MetastoreCatalog):
         _commit_not_before(place, moment_ms)
@@ -97,7 +97,7 @@ def _store_not_before(place: IcebergPlace, table: Table, not_before_ms: int) -> 
         ) from error
 
 
-def _commit_not_before(place: IcebergPlace, moment_ms: int) -> None:
+def _commit_not_before(place: IcebergLocation, moment_ms: int) -> None:
     """Commit the moment, with a snapshot of the same files: a catalog that does not know our requirement knows that of
     the snapshot.
     """

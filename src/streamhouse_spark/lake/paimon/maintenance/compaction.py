@@ -12,8 +12,8 @@ from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.model.values import CompactReport, LakeFile
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.round import carried_offsets, require_shape, write_context
 from streamhouse_spark.lake.paimon.scan import own_projection
@@ -21,7 +21,7 @@ from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN, StoredF
 from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 
 
-def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
+def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
     """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
@@ -36,7 +36,7 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     place.require_owner(table)
     if table.snapshot.index_manifest is not None:
         return CompactReport(), None  # rows that another engine deleted could come back
-    num_buckets = PaimonShape(table.schema, table.location, place.storage.now_ms()).num_buckets
+    num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     files = place.files_at(table.location)
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
@@ -53,7 +53,7 @@ def compact_log(place: PaimonPlace, *, dry_run: bool) -> tuple[CompactReport, Sn
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
     context = write_context(place)
-    shape = PaimonShape.from_json(context.lake)
+    shape = PaimonFileSpec.from_json(context.lake)
     how = own_projection(table, place.spec)
     added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
@@ -67,7 +67,7 @@ def _stored(location: str, entry: ManifestEntry) -> StoredFile:
 
 
 def _commit(
-    place: PaimonPlace, shape: PaimonShape, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
+    place: PaimonLocation, shape: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
 ) -> Snapshot:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)

@@ -31,12 +31,12 @@ from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import encoded
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
-from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueShape, merged_by, write_key_values
+from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueFileSpec, merged_by, write_key_values
 from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
-from streamhouse_spark.lake.paimon.sections import is_raw, places_of
+from streamhouse_spark.lake.paimon.sections import file_groups, is_raw
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 
@@ -73,7 +73,7 @@ class KeyedGroup:
         return num_unmerged > UNMERGED_SHARE_MIN * self.num_rows or len(unmerged) >= UNMERGED_FILES_MAX
 
 
-def compact_keyed(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
+def compact_keyed(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
     """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
     try:
         return _compacted(place, dry_run=dry_run)
@@ -83,7 +83,7 @@ def compact_keyed(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
         ) from error
 
 
-def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
+def _compacted(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -92,7 +92,7 @@ def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
     num_buckets = place.spec.num_buckets
     groups = [
         KeyedGroup(tuple(members))
-        for (*_, total_buckets), members in places_of(entries).items()
+        for (*_, total_buckets), members in file_groups(entries).items()
         if total_buckets == num_buckets
     ]
     chosen = [group for group in groups if group.is_worth_it()]
@@ -118,14 +118,14 @@ def _compacted(place: PaimonPlace, *, dry_run: bool) -> CompactReport:
 class _Rewriting:
     """Merges and writes the files of groups, in the lake's own columns."""
 
-    def __init__(self, place: PaimonPlace, table: PaimonTable) -> None:
+    def __init__(self, place: PaimonLocation, table: PaimonTable) -> None:
         self._place = place
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
         self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
         self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
-        self.shape = KeyValueShape(lake, table.location, place.storage.now_ms())
+        self.shape = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}
         self._context = WriteContext(

@@ -19,8 +19,8 @@ from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.file_spec import PaimonShape
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.races import sealed_above
 from streamhouse_spark.lake.paimon.round import carried_offsets, offsets_at, require_shape, write_context
@@ -37,14 +37,14 @@ from streamhouse_spark.query.predicate_tree import planned_value
 
 
 def drop_partitions(
-    place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: PaimonLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
     return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
 def _drop(
-    place: PaimonPlace, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: PaimonLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     if not dry_run:
         place.bring_up()
@@ -58,7 +58,7 @@ def _drop(
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
-    shape, files = PaimonShape.from_json(context.lake), place.files_at(table.location)
+    shape, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
     added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
 
@@ -90,7 +90,7 @@ def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
 
 
 def _going(
-    place: PaimonPlace, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+    place: PaimonLocation, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> GoingFiles[ManifestEntry]:
     reader = MetadataReader(table, PaimonFiles(place.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}

@@ -16,13 +16,13 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.model.values import ExpireReport
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonPlace
+from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.snapshot_times import aged_ms
 
 
-def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+def expire(place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
 
     Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
@@ -50,7 +50,7 @@ def expire(place: PaimonPlace, *, keep_last: int, keep_ms: int, dry_run: bool) -
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
 
 
-def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
+def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
     """Return the number of the oldest snapshot that stays.
 
     Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
@@ -66,7 +66,7 @@ def _first_kept(place: PaimonPlace, known: Sequence[Snapshot], keep_last: int, k
     return int(carriers[-1] if carriers else known[0].id)
 
 
-def _consumers(place: PaimonPlace) -> list[int]:
+def _consumers(place: PaimonLocation) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
     found = []
     folder = f"{place.spec.location}/consumer/"
@@ -83,7 +83,7 @@ def _consumers(place: PaimonPlace) -> list[int]:
     return found
 
 
-def _in_order(place: PaimonPlace, locations: set[str]) -> list[str]:
+def _in_order(place: PaimonLocation, locations: set[str]) -> list[str]:
     """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
     put them.
     """

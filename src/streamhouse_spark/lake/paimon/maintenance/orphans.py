@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonPlace, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.round import carried_offsets
 
@@ -22,7 +22,7 @@ GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
-def remove_orphans(place: PaimonPlace, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
     Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
@@ -54,7 +54,7 @@ def remove_orphans(place: PaimonPlace, *, grace_ms: int, dry_run: bool) -> list[
     return orphans
 
 
-def _old_files(place: PaimonPlace, not_before_ms: int) -> list[str]:
+def _old_files(place: PaimonLocation, not_before_ms: int) -> list[str]:
     base = f"{place.spec.location}/"
     listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
     return sorted(info.key for info in listed if _is_ours_to_judge(info.key.removeprefix(base)))
@@ -67,7 +67,7 @@ def _is_ours_to_judge(path: str) -> bool:
     return folder not in _METADATA_FOLDERS and path.endswith(".parquet")
 
 
-def _needed(place: PaimonPlace, table: PaimonTable) -> set[str]:
+def _needed(place: PaimonLocation, table: PaimonTable) -> set[str]:
     reach = Reach(place, table)
     needed = reach.needed(pinned(place))
     if table.snapshot is not None:
@@ -80,7 +80,7 @@ def _without(keys: Iterable[str], needed: set[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 
-def _commit_not_before(place: PaimonPlace, not_before_ms: int) -> None:
+def _commit_not_before(place: PaimonLocation, not_before_ms: int) -> None:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         moment_ms = max(files_not_before_ms(place, table.snapshot), not_before_ms)

@@ -135,7 +135,7 @@ def test_rows_deleted_while_files_are_merged_stay_deleted(lake, memory, monkeypa
 
 def test_manifests_stay_few_however_many_rounds_there_are(memory, world, monkeypatch):
     lake = lake_of(memory, world=world, lake_format="paimon")
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 8)
     counts, sizes = [], []
     for i in range(60):
@@ -410,7 +410,7 @@ def test_a_lake_without_offsets_left_is_not_expired_further(lake, memory):
 
 def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, world):
     lake = lake_of(memory, world=world, lake_format="paimon")
-    lake.create_or_adopt()
+    lake.create_or_evolve()
     for _ in range(3):
         _foreign_commit(lake)
     world.clock.advance(60_000)

@@ -15,11 +15,11 @@ from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.datasource.read.partitions import joined_by_changes, partitions
 from streamhouse_spark.datasource.read.planning import plan_union
 from streamhouse_spark.datasource.read.read_task import read_plan
-from streamhouse_spark.keys.collapsed_changes import KeySet, Tail
+from streamhouse_spark.keys.collapsed_changes import CollapsedChanges, KeySet
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read import changes, kept_tails
-from streamhouse_spark.read.kept_tails import KeptTails
+from streamhouse_spark.read.kept_tails import KeptChanges
 from streamhouse_spark.read.pieces import KeyedPiece
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -69,7 +69,7 @@ class Query:
 def query(memory, world, own_cache, monkeypatch) -> Query:
     monkeypatch.setattr(pieces, "OPENING_BYTES", 1)
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
-    monkeypatch.setattr(changes, "kept_tails", KeptTails())
+    monkeypatch.setattr(changes, "kept_tails", KeptChanges())
     return Query(memory, world)
 
 
@@ -77,14 +77,14 @@ def query(memory, world, own_cache, monkeypatch) -> Query:
 def sorted_rows(monkeypatch) -> list[int]:
     """How many changes were sorted by key, each time."""
     found: list[int] = []
-    real = Tail.of.__func__
+    real = CollapsedChanges.of.__func__
 
     def of(cls, changes, *args, **kwargs):
         batches = list(changes)
         found.append(sum(batch.num_rows for batch in batches))
         return real(cls, batches, *args, **kwargs)
 
-    monkeypatch.setattr(Tail, "of", classmethod(of))
+    monkeypatch.setattr(CollapsedChanges, "of", classmethod(of))
     return found
 
 
@@ -166,14 +166,14 @@ def test_a_large_bucket_with_few_changes_keeps_its_tasks():
     assert [len(group) for group in found] == [1] * 7 + [2]
 
 
-def tail(num_keys: int) -> Tail:
+def tail(num_keys: int) -> CollapsedChanges:
     keys = pa.array([f"{i:08}".encode() for i in range(num_keys)], pa.binary())
-    return Tail(KeySet(keys), pa.table({"n": np.arange(num_keys)}))
+    return CollapsedChanges(KeySet(keys), pa.table({"n": np.arange(num_keys)}))
 
 
 def test_what_is_kept_is_bounded_by_bytes(monkeypatch):
     monkeypatch.setattr(kept_tails, "TAILS_BYTES_MAX", 3 * tail(1000).size_bytes)
-    kept, made = KeptTails(), []
+    kept, made = KeptChanges(), []
     for key in [1, 2, 3, 1, 4, 1, 2]:
         kept.get(key, lambda key=key: made.append(key) or tail(1000))
     assert made == [1, 2, 3, 4, 2]
@@ -183,5 +183,5 @@ def test_what_is_kept_is_bounded_by_bytes(monkeypatch):
     assert kept.get("fails", lambda: tail(1)).rows.num_rows == 1
 
 
-def _fail() -> Tail:
+def _fail() -> CollapsedChanges:
     raise OSError("lost")
