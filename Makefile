@@ -10,7 +10,8 @@ VENV_SPARK42 := .venv-spark42
 VENV_NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
+# More processes than cores: two of them wait for their JVM much of the time.
+PYTEST = $(BIN)/python -m pytest -n 4 --dist loadgroup
 HERE := not soak and not engines and not catalogs
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200

@@ -97,6 +97,7 @@ def test_the_fence_holds_in_any_catalog(sqlite_lake):
 
 
 @pytest.mark.s3
+@pytest.mark.long
 def test_a_lake_on_s3(s3_server):
     url = f"s3://{s3_server.new_bucket()}/wh"
     settings = settings_for(s3_server.endpoint)

@@ -42,6 +42,7 @@ def host(directory, monkeypatch):
     close_tablets()
 
 
+@pytest.mark.long
 def test_a_keyed_life(s3_server: S3Server, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshots, "CHANGES_MIN", 10)
     location, settings = f"s3://{s3_server.new_bucket()}/wh", settings_for(s3_server.endpoint)

@@ -82,7 +82,11 @@ def stored(ask) -> bool:
     return True
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_ACK, Fault.ERROR_BEFORE, Fault.CONFLICT], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fault",
+    [Fault.LOST_ACK, *(pytest.param(f, marks=pytest.mark.long) for f in (Fault.ERROR_BEFORE, Fault.CONFLICT))],
+    ids=lambda f: f.name,
+)
 def test_a_fault_at_every_write_of_a_life(proxy, faulty, direct, fault):
     """Creating, appending inline and as objects, merging and maintaining, each with a fault at each of its PUTs."""
     asked = {"buckets": 2, "properties": {**PLAIN, "bucket.key": "id"}, "if_not_exists": True}
@@ -110,7 +114,11 @@ def test_a_fault_at_every_write_of_a_life(proxy, faulty, direct, fault):
     assert len(acknowledged) >= rows // 4
 
 
-@pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.TRUNCATED, Fault.DROP_BEFORE], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fault",
+    [Fault.TRUNCATED, *(pytest.param(f, marks=pytest.mark.long) for f in (Fault.SLOW_DOWN, Fault.DROP_BEFORE))],
+    ids=lambda f: f.name,
+)
 def test_a_fault_at_every_read(proxy, faulty, direct, fault):
     """The rows, all of them, or an error that says to try again; never fewer, never damaged."""
     writer = direct.create_table("t", "id BIGINT, s STRING", properties=PLAIN)
@@ -128,6 +136,7 @@ def test_a_fault_at_every_read(proxy, faulty, direct, fault):
     assert all(ids.to_pylist() == list(range(20_001)) for ids in found)
 
 
+@pytest.mark.long
 def test_two_writers_through_random_faults(proxy, faulty, direct):
     direct.create_table("t", "id BIGINT", buckets=2, properties={**PLAIN, "bucket.key": "id"})
     second = Warehouse(faulty.url, faulty.settings, world=World(faulty.world.clock, SimIds(9)))

@@ -20,6 +20,7 @@ VALUES = {
 }
 
 
+@pytest.mark.long
 def test_floats_with_nan(spark, wh):
     functions = ("max", "min", "sum")
     columns = ", ".join(f"{name}_{kind} {kind}" for name in functions for kind in ("float", "double"))

@@ -233,6 +233,7 @@ def test_large_buckets_are_split_and_small_segments_packed(spark, wh):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_registering_is_possible_too(spark, wh, orders):
     assert sh.spark.register(spark) is spark
     assert load(spark, wh, "read.orders").count() == 1000

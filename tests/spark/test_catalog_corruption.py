@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from streamhouse_spark.spark import tier
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # tests/corruption sees most of it without Spark
 ROWS = 4_000
 ERRORS = (PySparkException, Py4JJavaError)
 """PySpark hands over what its Parquet reader says as it came from the JVM."""
@@ -76,7 +76,6 @@ def footer_start(file: Path) -> int:
     return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
 
 
-@pytest.mark.long
 def test_flips_in_the_pages_of_a_lake_file(spark, lake):
     name, file = lake
     metadata = pq.read_metadata(file)
@@ -89,7 +88,6 @@ def test_flips_in_the_pages_of_a_lake_file(spark, lake):
     assert list(outcomes.values()).count("error") >= len(places) - 1
 
 
-@pytest.mark.long
 def test_flips_in_the_footer_of_a_lake_file(spark, lake):
     name, file = lake
     size = file.stat().st_size
@@ -97,7 +95,6 @@ def test_flips_in_the_footer_of_a_lake_file(spark, lake):
 
 
 @pytest.mark.xfail(strict=True, reason="Spark checks neither footer nor page index: it skips what they exclude")
-@pytest.mark.long
 def test_flips_in_what_a_lake_file_says_of_its_values(spark, lake):
     """The greatest id, in the page index and in the footer: flipped it is negative, and no row seems to match."""
     name, file = lake

@@ -38,6 +38,7 @@ def test_as_the_copy(spark, sides, first):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_as_the_copy_everywhere(spark, sides):
     assert run(spark, sides, [93, 102, 107, 147, 196]) > 5  # once each of these lost rows
 

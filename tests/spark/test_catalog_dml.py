@@ -110,6 +110,7 @@ def test_a_merge_that_reads_its_own_table_reads_one_state(spark, filled):
     assert rows(spark, filled) == first | {i: (f"n{i}", i + 2) for i in range(5)} | again
 
 
+@pytest.mark.long
 def test_rows_of_several_chunks(spark, name):
     """A task hands its rows to Python in parts of 65,536."""
     spark.sql(f"INSERT INTO {name} SELECT id, 'x', 0 FROM range(0, 250000, 1, 2)")

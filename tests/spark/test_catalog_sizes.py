@@ -65,6 +65,7 @@ def test_alter_table_makes_them_longer(spark: Any, make: Any) -> None:
     assert [row[1] for row in found(spark, f"DESCRIBE {name}")[:4]] == ["bigint", "char(4)", "varchar(5)", "string"]
 
 
+@pytest.mark.long
 def test_a_path_and_a_stream_that_spark_does_not_check_are_checked(
     spark: Any, wh: Any, make: Any, checkpoint: str
 ) -> None:

@@ -23,6 +23,7 @@ def rows_of(frame):
     [(False, "iceberg"), (True, "iceberg"), (True, "paimon")],
     ids=["log", "keyed", "keyed, Paimon"],
 )
+@pytest.mark.long
 def test_sql_reads_files_of_every_schema_as_the_newest(spark, wh, make, key, lake):
     columns = "id INT NOT NULL, a STRING, b STRING, n INT, f FLOAT, gone STRING"
     columns += ", PRIMARY KEY (id)" if key else ""

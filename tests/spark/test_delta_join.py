@@ -23,6 +23,7 @@ def rows(table):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
     """Both sides change between triggers; the last micro-batch before the second one is repeated."""
     orders = make(wh, "orders", "customer BIGINT, id INT, amount INT, at TIMESTAMP", ["customer", "id"])

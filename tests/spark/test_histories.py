@@ -32,6 +32,7 @@ class Copy:
         shutil.copytree(self._to, self._folder)
 
 
+@pytest.mark.long
 def test_a_source_that_was_restored(spark, own, tmp_path, checkpoint):
     source, target = own.create_table("h.a", COLUMNS), own.create_table("h.b", COLUMNS)
     source.append(rows(10))

@@ -29,6 +29,7 @@ def tiered(warehouse: Warehouse, lake: str) -> list[str]:
     return names
 
 
+@pytest.mark.long
 def test_it_is_read_where_it_lies(spark, tmp_path):
     made = Warehouse(str(tmp_path / "made"))
     names = [name for lake in ("iceberg", "paimon") for name in tiered(made, lake)]

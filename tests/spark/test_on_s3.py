@@ -12,6 +12,7 @@ from streamhouse_spark.spark import tier
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 
+@pytest.mark.long
 def test_append_tier_read_and_stream(spark, s3_server, checkpoint):
     settings = settings_for(s3_server.endpoint)
     warehouse = Warehouse(f"s3://{s3_server.new_bucket()}/wh", settings)

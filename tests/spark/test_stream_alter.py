@@ -102,6 +102,7 @@ def test_a_query_whose_source_is_renamed_ends_with_the_new_name_and_goes_on_unde
     assert ids(target) == list(range(40))
 
 
+@pytest.mark.long
 def test_a_query_whose_sink_is_renamed_ends_with_the_new_name_and_goes_on_under_it(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(20))

@@ -51,6 +51,7 @@ def found(table):
 
 @pytest.mark.spark41
 @pytest.mark.parametrize("tier", ["lake", "keys"])
+@pytest.mark.long
 def test_a_copy_is_the_table(spark, wh, tables, checkpoint, tier):
     """The first batch is repeated when newer snapshots have taken the place of those that it began with."""
     source, target = tables

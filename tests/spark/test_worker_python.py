@@ -26,6 +26,7 @@ print("sum", spark.sql("SELECT sum(n) FROM streamhouse.default.t").collect()[0][
 """
 
 
+@pytest.mark.long
 def test_workers_run_the_python_of_the_script(tmp_path: Path) -> None:
     """Without it the first query fails: the ``python3`` of the PATH lacks the package."""
     folder = tmp_path / "bin"

@@ -58,7 +58,7 @@ def test_a_fault_at_each_request_of_an_append(proxy, table):
     assert stored_ids(proxy, table) == Counter(acknowledged)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_faults(proxy, table, seed):
     rng = random.Random(seed)
     acknowledged, unclear, kinds = [], [], set()
