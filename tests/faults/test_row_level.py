@@ -138,7 +138,8 @@ def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatc
             begun[0].commits(table)
         assert read(table) == after == changelog_rows(table), attempt
         outcomes[bool(attempt.raised), happened] += 1
-    assert set(outcomes) == {(False, True), (True, True), (True, False)} or not share.is_rest
+    assert set(outcomes) <= {(False, True), (True, True), (True, False)}
+    assert outcomes[True, False] or not share.is_rest  # a share may lack the few calls behind the commit
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
