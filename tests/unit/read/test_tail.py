@@ -177,34 +177,27 @@ class TestEnding:
 
 
 _FOLLOW = """
-import sys, time
+import sys
 import streamhouse_spark as sh
 table = sh.Warehouse(sys.argv[1]).table("t")
-rows = table.tail("latest", include_metadata=True)
+rows = table.tail("latest")
 print("ready", flush=True)
 for batch in rows:
-    now = time.time_ns()
     for i in batch["id"].to_pylist():
-        print(i, now, flush=True)
+        print(i, flush=True)
         if i < 0:
             sys.exit()
 """
 
 
-def test_another_process_sees_rows_within_milliseconds(warehouse_path):
+def test_another_process_sees_each_row_before_the_next_is_written(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT")
     with subprocess.Popen(
         [sys.executable, "-c", _FOLLOW, warehouse_path], stdout=subprocess.PIPE, text=True
     ) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == "ready\n"
-        sent = {}
         for i in [*range(60), -1]:
-            sent[i] = time.time_ns()
             table.append([{"id": i}])
-            time.sleep(0.005)
-        lines = [line.split() for line in follower.stdout]
+            assert follower.stdout.readline() == f"{i}\n"
         assert follower.wait(30) == 0
-    assert [int(i) for i, _ in lines] == [*range(60), -1]
-    delays_ms = sorted((int(at) - sent[int(i)]) / 1e6 for i, at in lines)
-    assert delays_ms[0] < 50, delays_ms  # on an idle machine the median is about 3
