@@ -24,6 +24,7 @@ from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
+from benchmarks.segments import segments_compression
 from benchmarks.spark import spark_read, spark_sink
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "flat-appends": flat_appends,
     "freshness": freshness,
     "hot-projection": hot_projection,
+    "segments-compression": segments_compression,
     "opening": opening,
     "tiering": tiering,
     "keyed-reading": keyed_reading,
