@@ -6,7 +6,6 @@ import datetime as dt
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pyarrow as pa
