@@ -1,4 +1,4 @@
-"""Pieces packed into Spark partitions of about equal size."""
+"""Pieces packed into Spark partitions of about equal size, and their rows in a task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from streamhouse_spark.datasource.spark_schema import canonical_schema
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.scan import cut_split
-from streamhouse_spark.read.pieces import KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece, ViewPiece
+from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.table.views import BINLOG, open_view
+from streamhouse_spark.warehouse.connection import Connection
 
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
@@ -55,6 +62,36 @@ def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPa
         pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
         found.append(TablePartition(replace(plan.with_pieces(pieces), binlog_start=start)))
     return found or [TablePartition(plan)]
+
+
+def read_plan(
+    connection: Connection, plan: ReadPlan, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view."""
+    table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    match plan.pieces[:1]:
+        case (ViewPiece(suffix),):
+            yield from _read_view(table, suffix)
+        case (BinlogPiece(),):
+            yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
+        case _:
+            yield from read_batches(table, plan, metadata, fail_on_data_loss=fail_on_data_loss)
+
+
+def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
+    table.refresh()
+    yield from _canonical(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
+
+
+def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return batches of a view, with the types that Spark has."""
+    for batch in batches:
+        wanted = canonical_schema(batch.schema)
+        arrays = [
+            Conversion(name, field.name).cast(array, field.type)
+            for array, field in zip(batch.columns, wanted, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
