@@ -257,15 +257,13 @@ class LakeTable(ABC):
     def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
         return read_plan(self.place.files_at, plan, filter=filter)
 
-    def read_offsets(
-        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the rows of a log range: (base offset, rows) in offset order.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
         a table with a primary key never do, they hold current rows and not changes.
         """
-        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
+        plan = self.plan_read(schema=self.place.spec.schema)
         return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
 
     @abstractmethod
