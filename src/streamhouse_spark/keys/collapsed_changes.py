@@ -77,7 +77,7 @@ class KeySet:
         return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
 
     def reaches(self, low: bytes, high: bytes) -> bool:
-        """Whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
+        """Tell whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 

@@ -51,7 +51,7 @@ class _Deletions:
         return sum(staged.segment.num_rows for staged in self.segments)
 
     def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+        """Tell whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 

@@ -57,7 +57,7 @@ class StagedChanges:
     """Store time at which staging began."""
 
     def is_kept(self, state: TableState, time_ms: int) -> bool:
-        """Whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
+        """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -83,11 +83,11 @@ class PreparedChanges:
     """Store time at which staging began."""
 
     def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Whether a commit by this schema and these properties would make the same changes from the same rows."""
+        """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
     def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
-        """Whether a record at ``time_ms`` may add them behind the bucket position ``at``.
+        """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """

@@ -137,8 +137,8 @@ class LakeTable(ABC):
         return self.newest()  # where all writers compare and swap
 
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        """Whether the lake holds less than it did because another engine's snapshot replaced this one of the package,
-        and no file of the lake holds any of the missing rows: then they can be tiered again.
+        """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the
+        package, and no file of the lake holds any of the missing rows: then they can be tiered again.
         """
         return False  # where all writers compare and swap
 

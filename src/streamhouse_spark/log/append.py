@@ -272,7 +272,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 
 
 def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+    """Tell whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
 
     It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
     each attempt to commit them: its process may have slept since.
@@ -291,7 +291,7 @@ def altered_meanwhile(state: TableState) -> CommitConflictError:
 
 
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
-    """Whether rows that were staged by an older schema mean the same by the current one.
+    """Tell whether rows that were staged by an older schema mean the same by the current one.
 
     Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
     """

@@ -58,7 +58,7 @@ class MergeRun:
 
 
 def inline_merge_due(state: TableState) -> bool:
-    """Whether the writer of this state's newest record should merge. Not every writer calls it: most would find
+    """Tell whether the writer of this state's newest record should merge. Not every writer calls it: most would find
     nothing.
     """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):

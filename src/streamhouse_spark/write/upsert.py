@@ -356,7 +356,9 @@ def as_keys(keys: Any, shape: KeyedSchema) -> Any:
 
 
 def _is_one_row(keys: Any) -> bool:
-    """Whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and is none."""
+    """Tell whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and
+    is none.
+    """
     return isinstance(keys, Mapping) and not any(
         isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
     )

@@ -48,7 +48,7 @@ class TablePartition(InputPartition):
 
 
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    """Cut the plan into Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
     pieces = list(by_bucket(plan.pieces))
     target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
     groups = joined_by_changes(packed(list(cut_pieces(pieces, target_bytes)), target_bytes), lambda piece: piece)
@@ -56,7 +56,7 @@ def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPart
 
 
 def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
-    """A partition for each bucket, because an update is two rows of the log that must not be torn apart."""
+    """Make a partition for each bucket, because an update is two rows of the log that must not be torn apart."""
     found: list[InputPartition] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
@@ -119,7 +119,7 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
-    """The pieces, with large ones of the log in parts."""
+    """Give the pieces, with large ones of the log in parts."""
     for piece in pieces:
         if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
             yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
@@ -128,7 +128,7 @@ def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
 
 
 def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
+    """Pack neighbours into runs of about equal size, none much larger than the target unless one piece is."""
     sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
@@ -141,8 +141,8 @@ def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
 
 
 def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Groups of neighbours. What lies on both sides of a border goes to one side, where a side has fewer bytes of a
-    bucket than the bucket's changes, which each side would work out.
+    """Move pieces between groups of neighbours: all on both sides of a border to one side, where a side has fewer bytes
+    of a bucket than the bucket's changes, which each side would work out.
 
     So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
     """

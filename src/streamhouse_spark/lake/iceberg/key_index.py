@@ -61,7 +61,7 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Whether a file of deleted positions names positions of this one data file only."""
+    """Tell whether a file of deleted positions names positions of this one data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 

@@ -81,7 +81,7 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
-    """The data files of a snapshot in the partitions chosen, all by default, each with its deletes.
+    """List the data files of a snapshot in the partitions chosen, all by default, each with its deletes.
 
     Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
     and deletes that cannot be read here, `SnapshotExpiredError`.

@@ -95,7 +95,7 @@ def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """Whether a file, by its name, is one of the package's for offsets beyond the held ones."""
+    """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
     found = written_up_to(location)
     return found is not None and found[1] > offsets.get(found[0], 0)
 

@@ -91,7 +91,7 @@ def scan_files(
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """The data files of the snapshot that can hold rows of the filter, in the order of their offsets.
+    """Find the data files of the snapshot that can hold rows of the filter, in the order of their offsets.
 
     Statistics are those of the filter's columns and of ``statistics_of``. ``how`` reads all columns of ``lake`` that
     matter. Manifests are read only where one of their partitions can match.
@@ -186,7 +186,7 @@ def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

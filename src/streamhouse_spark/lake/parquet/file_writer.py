@@ -105,7 +105,7 @@ def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> lis
 
 
 def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
-    """Whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
+    """Tell whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return False
@@ -125,7 +125,7 @@ def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a name is one of this package's, of a file with offsets."""
+    """Tell whether a name is one of this package's, of a file with offsets."""
     parts = _name_parts(name)
     return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
 
@@ -146,7 +146,7 @@ def written_up_to(location: str) -> tuple[int, int] | None:
 
 
 def is_keyed_file(location: str) -> bool:
-    """Whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
+    """Tell whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 

@@ -68,7 +68,7 @@ class GoingFiles(Generic[T]):
 def going_files(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> GoingFiles[T]:
-    """The files of the partitions that have rows below the offsets. Files of other engines go whole."""
+    """Find the files of the partitions that have rows below the offsets. Files of other engines go whole."""
     going: list[tuple[T, LakeSplit]] = []
     cut: list[CutFile] = []
     is_whole = True
@@ -118,7 +118,7 @@ def first_kept(
 
 
 def is_foreign(location: str) -> bool:
-    """Whether a file is certainly another engine's: its rows have no offsets."""
+    """Tell whether a file is certainly another engine's: its rows have no offsets."""
     return named_offsets(location) is None
 
 
@@ -131,7 +131,7 @@ def rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """The rows of files that stay, with their offsets, in files of their own, which ``files`` reaches."""
+    """Write the rows of files that stay, with their offsets, to files of their own, which ``files`` reaches."""
     return [file for cut in cuts for file in _rewritten(cut, context, shape, projection, files_at, files, ids)]
 
 

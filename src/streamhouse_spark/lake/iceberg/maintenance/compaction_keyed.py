@@ -72,8 +72,8 @@ class KeyedGroup:
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int) -> bool:
-        """Whether a rewrite is worth it, also for files of other engines: they may have keys a second time that never
-        change again.
+        """Tell whether a rewrite is worth it, also for files of other engines: they may have keys a second time that
+        never change again.
         """
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True

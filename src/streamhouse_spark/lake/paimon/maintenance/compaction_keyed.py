@@ -66,7 +66,7 @@ class KeyedGroup:
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self) -> bool:
-        """Whether enough of the rows cannot be read directly at the last level."""
+        """Tell whether enough of the rows cannot be read directly at the last level."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         num_unmerged = sum(entry.file.row_count for entry in unmerged)
