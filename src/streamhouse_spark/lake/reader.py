@@ -1,5 +1,4 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of a planned lake, whatever its format: all rows of a plan, or those with the offsets of a log range."""
+"""Read a planned lake, whatever its format: the rows with the offsets of a log range."""
 
 from __future__ import annotations
 
@@ -9,22 +8,10 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeProjection, LakeSplit
+from streamhouse_spark.lake.model.values import LakePlan, LakeProjection
 from streamhouse_spark.lake.parquet.file_writer import may_hold
-from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
 from streamhouse_spark.schema.table_schema import TableSchema
-
-
-def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-    """Read all rows of a plan, as for `LakeTable.to_arrow`."""
-
-    def read(split: LakeSplit) -> pa.Table:
-        return read_whole(files_at(split.location), split, plan.projection, filter=filter)
-
-    tables = list(in_parallel(read, plan.splits))
-    empty = plan.projection.schema.arrow.empty_table()
-    return pa.concat_tables(tables) if tables else empty
 
 
 def read_log_range(

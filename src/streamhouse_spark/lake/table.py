@@ -31,7 +31,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import read_log_range, read_plan
+from streamhouse_spark.lake.reader import read_log_range
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -253,9 +253,6 @@ class LakeTable(ABC):
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
-
-    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-        return read_plan(self.place.files_at, plan, filter=filter)
 
     def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the rows of a log range: (base offset, rows) in offset order.
