@@ -135,7 +135,7 @@ class Model:
         self.storage.put(key, json.dumps(made).encode())
 
     def do_settle(self) -> None:
-        held = self.lake.settled()
+        held = self.lake.durable()
         if held is not None:
             assert held.offsets == self.lake.newest().offsets
 

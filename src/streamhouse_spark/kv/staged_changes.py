@@ -106,7 +106,7 @@ class ChangeStager:
 
     storage: Storage
     world: World
-    shape: SegmentOptions
+    options: SegmentOptions
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
@@ -177,14 +177,14 @@ class ChangeStager:
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
             if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
-                found[bucket] = stage_inline(rows, bucket, self.shape)
+                found[bucket] = stage_inline(rows, bucket, self.options)
             else:
                 large.append((bucket, rows))
         groups = [(self.world.ids.new_uuid(), group) for group in grouped(large, lambda part: part[1].nbytes)]
 
         def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
             uuid, group = named
-            return stage_group(self.storage, state.table_uuid, uuid, group, self.shape)
+            return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in in_parallel(store, groups):
             found |= {one.segment.bucket: one for one in staged}

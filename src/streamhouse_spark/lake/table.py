@@ -129,7 +129,7 @@ class LakeTable(ABC):
         `LakeRolledBackError`.
         """
 
-    def settled(self) -> LakeSnapshot | None:
+    def durable(self) -> LakeSnapshot | None:
         """Return a durable snapshot, as new as possible: no commit under way in another engine can take away its rows.
 
         None if there is none. May commit an empty snapshot to make those before it durable. Raises as `commit` does.

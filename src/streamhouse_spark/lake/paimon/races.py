@@ -6,7 +6,7 @@ another: put-if-absent does not overwrite. So the file of a number changes from 
 never back, and:
 
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
-  is planned now goes neither to its number nor below the newest. `settled` returns such a snapshot, and the log is
+  is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).
@@ -30,8 +30,8 @@ from streamhouse_spark.lake.parquet.file_writer import written_up_to
 from streamhouse_spark.lake.parquet.reader import owner_of
 
 
-def settled(place: PaimonLocation) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.settled` does. Commits an empty snapshot if the newest one holds rows
+def durable(place: PaimonLocation) -> LakeSnapshot | None:
+    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
     that are not durable yet.
     """
     table = _owned(place)
