@@ -84,7 +84,7 @@ def pieces(array: pa.Array) -> list[pa.Array]:
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """Whether a column, as it was given, surely fits, decided without a look at each value."""
+    """Tell whether a column, as it was given, surely fits, decided without a look at each value."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
@@ -149,7 +149,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
-    """Whether the result is one small array, decided if possible without a look at each value."""
+    """Tell whether the result is one small array, decided if possible without a look at each value."""
     if not _is_variable(column.type):
         return True
     if column.nbytes > SLICE_BYTES_MAX:
@@ -248,7 +248,7 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:
-    """Whether an array of the type can stand for more bytes than it has."""
+    """Tell whether an array of the type can stand for more bytes than it has."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         return _may_repeat(data_type.storage_type)
