@@ -22,6 +22,8 @@ NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_re
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
+# Images of containers set this. Each process would then compile the package, and each test run all tests, again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## show this list

@@ -263,6 +263,7 @@ def test_a_lake_on_s3(s3_server):
 
 
 @pytest.mark.s3
+@pytest.mark.long
 def test_maintenance_on_s3(s3_server, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     monkeypatch.setattr(paimon_orphans, "GRACE_MS_MIN", -60_000)  # objects are as young as the test

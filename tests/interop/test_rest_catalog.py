@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
+from faults.share import few_of
 from interop import catalog_cases as cases
 from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from interop.rest_server import Fault, RestCatalog, running_rest_catalog
@@ -77,7 +78,7 @@ def test_an_answer_that_is_lost_loses_and_doubles_nothing(rest, tmp_path, own_ca
         assert len(cases.lake_table(rest.settings).snapshots()) == i + 1
 
 
-@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_ANSWER], ids=lambda f: f.name.lower())
+@pytest.mark.parametrize("fault", few_of([Fault.LOST_ANSWER, Fault.ERROR_BEFORE], 1), ids=lambda f: f.name.lower())
 def test_any_call_of_a_round_may_fail(rest, tmp_path, fault):
     """Whatever call it is, the table is right at once, its lake in the next round, and the error is typed."""
     table = cases.opened(tmp_path, rest.settings).create_table("sales.orders", "id BIGINT, text STRING")
@@ -107,7 +108,7 @@ def test_any_call_of_a_round_may_fail(rest, tmp_path, fault):
     assert table.lake.newest().offsets == {0: len(expected)}
 
 
-@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_ANSWER], ids=lambda f: f.name.lower())
+@pytest.mark.parametrize("fault", few_of([Fault.LOST_ANSWER, Fault.ERROR_BEFORE], 1), ids=lambda f: f.name.lower())
 def test_an_expiry_whose_answer_is_lost_deletes_nothing_that_is_needed(rest, tmp_path, fault):
     table = cases.opened(tmp_path, rest.settings).create_table("sales.orders", "id BIGINT, text STRING")
     for i in range(6):

@@ -210,14 +210,22 @@ def always_compacting():
         yield
 
 
-@given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
-@example(
-    name="partitions",
-    before_images=False,
-    steps=[("change", 0), ("truncate", 0), ("tier", 0), ("append", 0), ("truncate", 0)],
-)
-@settings(max_examples=100)
-def test_histories(name, before_images, steps):
+@pytest.mark.parametrize("num_examples", [25, pytest.param(100, marks=pytest.mark.long)])
+def test_histories(num_examples):
+    @settings(max_examples=num_examples)
+    @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
+    @example(
+        name="partitions",
+        before_images=False,
+        steps=[("change", 0), ("truncate", 0), ("tier", 0), ("append", 0), ("truncate", 0)],
+    )
+    def any_history(name, before_images, steps):
+        check_history(name, before_images, steps)
+
+    any_history()
+
+
+def check_history(name, before_images, steps):
     clock = SimClock()
     world = World(clock, sim_world(1).ids)
     history = History(SHAPES[name], MemoryStorage(world), world, before_images=before_images)

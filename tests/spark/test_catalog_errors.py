@@ -32,6 +32,7 @@ class TestTasks:
         assert text.startswith("SCHEMA_MISMATCH: ")
         assert "id = 1 would become 77" in text
 
+    @pytest.mark.long
     def test_an_update_of_the_key_in_many_tasks(self, spark: Any, filled: str) -> None:
         assert "would become" in line_of(lambda: spark.sql(f"UPDATE {filled} SET id = id + 100"))
 
@@ -57,6 +58,7 @@ class TestTasks:
         segment.write_bytes(damaged)
         assert line_of(lambda: spark.sql(f"SELECT max(v) FROM {name}").collect()).startswith("CORRUPT_DATA: ")
 
+    @pytest.mark.long
     def test_a_stream(self, spark: Any, make: Any, checkpoint: str) -> None:
         source = make("_from", columns="id BIGINT")
         target = make("_to", columns="id BIGINT NOT NULL", bucket_num="1")
