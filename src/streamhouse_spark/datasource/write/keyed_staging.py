@@ -235,7 +235,8 @@ def commit_intents(
     """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
     `Table.upsert`.
 
-    With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
+    With ``read`` they are those of an operation that read the table, whose rows have no order: of a key that is both
+    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since.
     """
     require_planned(table, messages)
     staged = all_staged(messages)
