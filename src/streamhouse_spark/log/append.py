@@ -7,10 +7,9 @@ names all of them. Segments that are staged and never committed are orphans, rem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +40,6 @@ SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
-GATHERED_BYTES_MIN = 1 << 20
-"""Bytes of a bucket's rows from which they are gathered alone."""
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
@@ -124,8 +121,8 @@ class Stager:
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
-        parts = (part for piece in _pieces(rows) for part in self._parts(piece))
-        groups = grouped(enumerate(parts), lambda numbered: numbered[1].size_bytes)
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
+        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
             for group in groups:
@@ -142,19 +139,10 @@ class Stager:
                 staged |= future.result()
         return [staged[number] for number in sorted(staged)]
 
-    def _as_object(self, group: Sequence[tuple[int, _Part]], uuid: str) -> dict[int, StagedSegment]:
+    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
-        parts = [(part.bucket, part.rows()) for _, part in group]
-        staged = stage_group(self._storage, self._table_uuid, uuid, parts, self._options)
+        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
-
-    def _parts(self, rows: pa.Table) -> Iterator[_Part]:
-        """Return the rows of each bucket. Many are gathered by the thread that writes them, few at once for all."""
-        num_buckets = self._routing.num_buckets
-        if self._routing.bucket_key and num_buckets > 1 and rows.nbytes // num_buckets > GATHERED_BYTES_MIN:
-            yield from _ungathered(rows, self._routing)
-        else:
-            yield from (_Part(bucket, part.nbytes, partial(_same, part)) for bucket, part in self._routed(rows))
 
     def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Return the rows of each bucket, in their order."""
@@ -166,64 +154,23 @@ class Stager:
             yield self._sticky, rows
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
-            for batch in _steps(rows, routing):
-                places, ends = _bucket_places(batch, routing)
-                ordered = batch.take(places)
-                for bucket, start, end in _bucket_ranges(ends):
-                    parts.setdefault(bucket, []).append(ordered.slice(start, end - start))
+            step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
+            for start in range(0, rows.num_rows, step_rows):
+                batch = one_batch(rows.slice(start, step_rows))
+                for bucket, part in _by_bucket(batch, routing):
+                    parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows of one bucket for a segment."""
-
-    bucket: int
-    size_bytes: int
-    """Estimated bytes of the rows."""
-    rows: Callable[[], pa.Table]
-
-
-def _same(rows: pa.Table) -> pa.Table:
-    return rows
-
-
-def _ungathered(rows: pa.Table, routing: Routing) -> Iterator[_Part]:
-    """Return parts that know where their rows are, and gather them when they are asked for."""
-    found: dict[int, list[tuple[pa.RecordBatch, pa.Array]]] = {}
-    for batch in _steps(rows, routing):
-        places, ends = _bucket_places(batch, routing)
-        for bucket, start, end in _bucket_ranges(ends):
-            found.setdefault(bucket, []).append((batch, places.slice(start, end - start)))
-    for bucket, chosen in sorted(found.items()):
-        num_rows = sum(len(places) for _, places in chosen)
-        yield _Part(bucket, rows.nbytes * num_rows // rows.num_rows, partial(_gathered, chosen))
-
-
-def _gathered(chosen: Sequence[tuple[pa.RecordBatch, pa.Array]]) -> pa.Table:
-    return pa.Table.from_batches([batch.take(places) for batch, places in chosen])
-
-
-def _steps(rows: pa.Table, routing: Routing) -> Iterator[pa.RecordBatch]:
-    """Cut rows so that a bucket's share of a step is just under a full batch of a segment."""
-    step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets
-    yield from (one_batch(rows.slice(start, step_rows)) for start in range(0, rows.num_rows, step_rows))
-
-
-def _bucket_places(batch: pa.RecordBatch, routing: Routing) -> tuple[pa.Array, list[int]]:
-    """Return the indexes of the rows by bucket, in their order, and where each bucket ends among them."""
-    found = row_buckets([batch.column(name) for name in routing.bucket_key], routing.num_buckets, routing.lake_format)
+def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
+    num_buckets = routing.num_buckets
+    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
     buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
-    ends: list[int] = np.cumsum(np.bincount(buckets, minlength=routing.num_buckets)).tolist()
-    return pa.array(np.argsort(buckets, kind="stable")), ends
-
-
-def _bucket_ranges(ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Return each bucket that has rows, and the range of them."""
+    ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
     start = 0
-    for bucket, end in enumerate(ends):
+    for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):
         if end > start:
-            yield bucket, start, end
+            yield bucket, ordered.slice(start, end - start)
         start = end
 
 
