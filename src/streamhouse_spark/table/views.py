@@ -17,8 +17,6 @@ from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.lake_view import LakeView
-from streamhouse_spark.table.partition_stats import partition_table, partitions_schema
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.state import TableState
@@ -99,9 +97,13 @@ class _PartitionsView:
 
     @property
     def schema(self) -> pa.Schema:
+        from streamhouse_spark.table.partition_stats import partitions_schema
+
         return partitions_schema(self._table.state)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.partition_stats import partition_table
+
         return _narrowed(partition_table(self._table), columns, filter)
 
 
@@ -177,12 +179,16 @@ class _LakeRowsView:
         return self._table.state.schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.lake_view import LakeView
+
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
 @checks_arguments()
 class _LakeMetadataView:
     def __init__(self, table: TableHandle, name: str) -> None:
+        from streamhouse_spark.table.lake_view import LakeView
+
         self._rows = LakeView(table).metadata(name)
 
     @property
