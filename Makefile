@@ -24,6 +24,16 @@ NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_re
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
 # Images of containers set this. Each process would then compile the package, and each test run all tests, again.
 unexport PYTHONDONTWRITEBYTECODE
+# A folder in memory whose programs may run, where 6 GB are free for files and 12 GB at all; else nothing.
+memory_folder = grep -s ' /dev/shm tmpfs rw' /proc/mounts | grep -qv noexec \
+	&& awk '/MemAvailable/ && $$2 > 12000000 { found = 1 } END { exit !found }' /proc/meminfo \
+	&& df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print $$6 }'
+# Files of tests lie in memory where there is plenty: a disk takes a quarter of the time of tests of storage.
+# PYTEST_DEBUG_TEMPROOT=/tmp says no, or names another folder.
+ifndef PYTEST_DEBUG_TEMPROOT
+PYTEST_DEBUG_TEMPROOT := $(shell $(memory_folder))
+endif
+export PYTEST_DEBUG_TEMPROOT
 
 .PHONY: help
 help: ## show this list
