@@ -14,7 +14,6 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
-from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
 
@@ -151,6 +150,8 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
     the lake no longer holds trimmed rows, before the first row of that bucket.
     """
+    from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
+
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
         pieces: list[Piece] = [LogPiece(plan_range(state, bucket, log.offsets))]
