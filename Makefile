@@ -79,6 +79,10 @@ test-java: $(VENV)/dev.stamp ## the Java tests alone; fetches JUnit once (needs 
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
+	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks $(ARGS)
+
 # Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
 #   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7
 .PHONY: soak
@@ -155,7 +159,7 @@ $(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %
 	@$(call install,$*,dev,$*/constraints.txt)
 	@touch $@
 
-$(VENV_SPARK41)/interop.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
+$(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/bench.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
 	@$(call pin_spark,$(VENV_SPARK41))
 	@$(call install,$(VENV_SPARK41),$*,$(VENV_SPARK41)/constraints.txt)
 	@touch $@ $(VENV_SPARK41)/dev.stamp

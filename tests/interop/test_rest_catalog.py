@@ -15,6 +15,7 @@ from faults.share import few_of
 from interop import catalog_cases as cases
 from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from interop.rest_server import Fault, RestCatalog, running_rest_catalog
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StorageError
 from streamhouse_spark.storage.local import LocalStorage
@@ -150,4 +151,4 @@ def test_orphans_are_removed_and_a_round_that_slept_is_refused(rest, tmp_path):
     with pytest.raises(CommitFailedException):  # what a round has that was validated before the cleaning
         slow.place.catalog.commit_table(loaded, validated, (SetPropertiesUpdate(updates={"late": "yes"}),))
     tier(lake, ids[1])
-    assert lake.to_arrow(lake.plan_read()).num_rows == 6
+    assert lake_rows(lake, lake.plan_read()).num_rows == 6

@@ -20,6 +20,7 @@ from pyiceberg.expressions import EqualTo
 
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
+from lake_rows import lake_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
@@ -238,7 +239,7 @@ def check_history(name, before_images, steps):
     table = history.table
     mine = {key: rows for key, rows in history.held.items() if rows}
     assert history.shape.foreign or mine == {key: [row] for key, row in table.rows.items()}
-    assert rows_of(table.lake().to_arrow(table.lake().plan_read()), table.state.schema)[:0] == []
+    assert rows_of(lake_rows(table.lake(), table.lake().plan_read()), table.state.schema)[:0] == []
 
 
 @pytest.mark.long

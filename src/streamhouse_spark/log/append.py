@@ -7,9 +7,10 @@ names all of them. Segments that are staged and never committed are orphans, rem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,8 @@ SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
+GATHERED_BYTES_MIN = 1 << 20
+"""Bytes of a bucket's rows from which they are gathered alone."""
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
@@ -94,7 +97,7 @@ class Stager:
         self,
         storage: Storage,
         table_uuid: str,
-        shape: SegmentOptions,
+        options: SegmentOptions,
         routing: Routing,
         world: World,
         *,
@@ -102,7 +105,7 @@ class Stager:
     ) -> None:
         self._storage = storage
         self._table_uuid = table_uuid
-        self._shape = shape
+        self._options = options
         self._routing = routing
         self._world = world
         self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
@@ -112,17 +115,17 @@ class Stager:
         """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`."""
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
-            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
+            staged = [stage_inline(part, bucket, self._options) for bucket, part in self._routed(rows)]
             if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
                 staged = self._as_objects(rows)
         else:
             staged = self._as_objects(rows)
-        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
+        return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
-        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
-        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+        parts = (part for piece in _pieces(rows) for part in self._parts(piece))
+        groups = grouped(enumerate(parts), lambda numbered: numbered[1].size_bytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
             for group in groups:
@@ -139,10 +142,19 @@ class Stager:
                 staged |= future.result()
         return [staged[number] for number in sorted(staged)]
 
-    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
+    def _as_object(self, group: Sequence[tuple[int, _Part]], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
-        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._shape)
+        parts = [(part.bucket, part.rows()) for _, part in group]
+        staged = stage_group(self._storage, self._table_uuid, uuid, parts, self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
+
+    def _parts(self, rows: pa.Table) -> Iterator[_Part]:
+        """Return the rows of each bucket. Many are gathered by the thread that writes them, few at once for all."""
+        num_buckets = self._routing.num_buckets
+        if self._routing.bucket_key and num_buckets > 1 and rows.nbytes // num_buckets > GATHERED_BYTES_MIN:
+            yield from _ungathered(rows, self._routing)
+        else:
+            yield from (_Part(bucket, part.nbytes, partial(_same, part)) for bucket, part in self._routed(rows))
 
     def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Return the rows of each bucket, in their order."""
@@ -154,23 +166,64 @@ class Stager:
             yield self._sticky, rows
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
-            step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
-            for start in range(0, rows.num_rows, step_rows):
-                batch = one_batch(rows.slice(start, step_rows))
-                for bucket, part in _by_bucket(batch, routing):
-                    parts.setdefault(bucket, []).append(part)
+            for batch in _steps(rows, routing):
+                places, ends = _bucket_places(batch, routing)
+                ordered = batch.take(places)
+                for bucket, start, end in _bucket_ranges(ends):
+                    parts.setdefault(bucket, []).append(ordered.slice(start, end - start))
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
 
-def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
-    num_buckets = routing.num_buckets
-    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one bucket for a segment."""
+
+    bucket: int
+    size_bytes: int
+    """Estimated bytes of the rows."""
+    rows: Callable[[], pa.Table]
+
+
+def _same(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def _ungathered(rows: pa.Table, routing: Routing) -> Iterator[_Part]:
+    """Return parts that know where their rows are, and gather them when they are asked for."""
+    found: dict[int, list[tuple[pa.RecordBatch, pa.Array]]] = {}
+    for batch in _steps(rows, routing):
+        places, ends = _bucket_places(batch, routing)
+        for bucket, start, end in _bucket_ranges(ends):
+            found.setdefault(bucket, []).append((batch, places.slice(start, end - start)))
+    for bucket, chosen in sorted(found.items()):
+        num_rows = sum(len(places) for _, places in chosen)
+        yield _Part(bucket, rows.nbytes * num_rows // rows.num_rows, partial(_gathered, chosen))
+
+
+def _gathered(chosen: Sequence[tuple[pa.RecordBatch, pa.Array]]) -> pa.Table:
+    return pa.Table.from_batches([batch.take(places) for batch, places in chosen])
+
+
+def _steps(rows: pa.Table, routing: Routing) -> Iterator[pa.RecordBatch]:
+    """Cut rows so that a bucket's share of a step is just under a full batch of a segment."""
+    step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets
+    yield from (one_batch(rows.slice(start, step_rows)) for start in range(0, rows.num_rows, step_rows))
+
+
+def _bucket_places(batch: pa.RecordBatch, routing: Routing) -> tuple[pa.Array, list[int]]:
+    """Return the indexes of the rows by bucket, in their order, and where each bucket ends among them."""
+    found = row_buckets([batch.column(name) for name in routing.bucket_key], routing.num_buckets, routing.lake_format)
     buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
-    ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
+    ends: list[int] = np.cumsum(np.bincount(buckets, minlength=routing.num_buckets)).tolist()
+    return pa.array(np.argsort(buckets, kind="stable")), ends
+
+
+def _bucket_ranges(ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Return each bucket that has rows, and the range of them."""
     start = 0
-    for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):
+    for bucket, end in enumerate(ends):
         if end > start:
-            yield bucket, ordered.slice(start, end - start)
+            yield bucket, start, end
         start = end
 
 
@@ -272,7 +325,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 
 
 def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+    """Tell whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
 
     It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
     each attempt to commit them: its process may have slept since.
@@ -291,7 +344,7 @@ def altered_meanwhile(state: TableState) -> CommitConflictError:
 
 
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
-    """Whether rows that were staged by an older schema mean the same by the current one.
+    """Tell whether rows that were staged by an older schema mean the same by the current one.
 
     Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
     """

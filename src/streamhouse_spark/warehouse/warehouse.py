@@ -116,7 +116,7 @@ class Warehouse:
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
-        """Whether the database exists."""
+        """Tell whether the database exists."""
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
@@ -179,7 +179,7 @@ class Warehouse:
         return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
 
     def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
-        """Whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
+        """Tell whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
             return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
         except StreamhouseError as error:
@@ -187,7 +187,7 @@ class Warehouse:
             return True
 
     def exists(self, name: str) -> bool:
-        """Whether the table exists; a suffix of the name does not count."""
+        """Tell whether the table exists; a suffix of the name does not count."""
         self._require()
         return self._find(parse_table_name(name).path) is not None
 

@@ -185,16 +185,14 @@ class IcebergLake(LakeTable):
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 
-    def read_offsets(
-        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
                 f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_offsets(bucket, wanted, columns=columns)
+        return super().read_offsets(bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

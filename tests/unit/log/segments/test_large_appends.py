@@ -38,6 +38,24 @@ def test_pieces_keep_every_row_and_its_order_in_the_bucket(warehouse_path, prope
 
 
 @pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+def test_rows_gathered_by_their_writer_are_those_of_one_gathering(warehouse_path, monkeypatch, lake_format):
+    warehouse = Warehouse(warehouse_path)
+    monkeypatch.setattr(staging, "BATCH_ROWS_MAX", 8000)
+    found = []
+    for number, limit in enumerate((0, 1 << 40)):
+        monkeypatch.setattr(staging, "GATHERED_BYTES_MIN", limit)
+        properties = {**HASHED, "table.datalake.format": lake_format}
+        table = warehouse.create_table(f"t{number}", ROWS.schema, properties=properties)
+        table.append(ROWS)
+        segments = [(s.bucket, s.base_offset, s.num_rows) for s in table.state.live_segments()]
+        found.append((sorted(segments), table.to_arrow()))
+    assert found[0][0] == found[1][0]
+    assert found[0][1].equals(found[1][1])
+    assert found[0][1].sort_by("id").equals(ROWS)
+
+
+@pytest.mark.usefixtures("small_pieces")
 def test_a_piece_that_cannot_be_written_fails_the_append(warehouse_path, monkeypatch):
     table = Warehouse(warehouse_path).create_table("t", ROWS.schema, properties=HASHED)
     calls = []
