@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import BoundedSemaphore
 
 import numpy as np
 import pyarrow as pa
@@ -330,17 +329,12 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round in threads of this process, one a core at once.
-
-    Rounds of several tables that share the function share the cores, and so the memory of rows that wait.
-    """
-    turns = BoundedSemaphore(os.cpu_count() or 1)
+    """Return a function that runs the tasks of a round in threads of this process, one a core at once."""
 
     def run(task: TieringTask) -> list[LakeFile]:
-        with turns:
-            return run_task(storage, settings, world, task)
+        return run_task(storage, settings, world, task)
 
-    return lambda tasks: list(in_parallel(run, tasks))
+    return lambda tasks: list(in_parallel(run, tasks, threads_max=os.cpu_count() or 1))
 
 
 def _rows(storage: Storage, task: TieringTask) -> Iterable[tuple[int, pa.RecordBatch]]:
