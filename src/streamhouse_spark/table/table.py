@@ -125,7 +125,7 @@ class Table(TableHandle):
         in_flight_bytes_max: int = 64 << 20,
         delivery_timeout_ms: float = 120_000,
     ) -> Writer:
-        """Open a `Writer` for an event producer, which makes one append of the rows of many sends."""
+        """Open a writer for an event producer. See `streamhouse_spark.write.writer.open_writer`."""
         from streamhouse_spark.write.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)

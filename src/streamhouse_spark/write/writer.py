@@ -271,7 +271,17 @@ def open_writer(
     in_flight_bytes_max: int,
     delivery_timeout_ms: float,
 ) -> Writer:
-    """Open a writer. See `Table.writer`."""
+    """Open a writer, which makes one append of the rows of many sends.
+
+    Rows leave when the first of them has waited ``flush_ms``, or when they are ``flush_bytes`` in memory. Senders wait
+    while more than ``in_flight_bytes_max`` are on their way. With a ``producer_id`` each batch is a transaction, so
+    that rows are stored once over failures and restarts, and writers that had the id before add nothing any more; such
+    a batch is repeated until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and of a producer all
+    that is behind it. Without an id a batch is as safe as an append, and later ones go on behind a failure.
+
+    Raises `InvalidOptionError` for a table with a primary key, `TransactionConflictError` for the application id of a
+    streaming query, and with a ``producer_id`` as `Table.append` does.
+    """
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
     flusher = flusher_of(table, appends, producer_id, limits, delivery_timeout_ms)
     flusher.start()

@@ -424,7 +424,7 @@ def test_the_end_of_the_process_waits_for_the_rows_and_warns(on_disk):
     assert ids(Warehouse(str(on_disk)).table(NAME)) == [1]
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
 def test_the_end_of_a_child_of_multiprocessing_waits_for_the_rows(on_disk, start):
     worker = multiprocessing.get_context(start).Process(target=send_one, args=(str(on_disk),))
     worker.start()
