@@ -21,8 +21,9 @@ _ON_S3_ONLY = os.environ.get("STREAMHOUSE_TEST_CONTRACT") == "s3"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "house" not in metafunc.fixturenames:
         return
-    on_s3 = _ON_S3_ONLY or metafunc.definition.get_closest_marker("also_on_s3") is not None
-    places = [place for place, wanted in (("disk", not _ON_S3_ONLY), ("s3", on_s3)) if wanted]
+    on_disk = not _ON_S3_ONLY or metafunc.definition.get_closest_marker("only_on_disk") is not None
+    on_s3 = (_ON_S3_ONLY and not on_disk) or metafunc.definition.get_closest_marker("also_on_s3") is not None
+    places = [place for place, wanted in (("disk", on_disk), ("s3", on_s3)) if wanted]
     metafunc.parametrize(
         "house",
         [

@@ -146,6 +146,7 @@ def test_the_log_of_a_copy_is_written(house):
     assert Tree.of(house) == original
 
 
+@pytest.mark.only_on_disk
 def test_nothing_is_made_where_a_moved_warehouse_was(house):
     filled(house)
     there = copied(house, moved=True)
@@ -154,6 +155,7 @@ def test_nothing_is_made_where_a_moved_warehouse_was(house):
     assert not Path(house.wh.url).exists()
 
 
+@pytest.mark.only_on_disk
 def test_a_symbolic_link_is_no_other_place(house):
     wanted = filled(house)
     link = place_beside(house)
@@ -169,6 +171,7 @@ def test_a_symbolic_link_is_no_other_place(house):
     assert rows(house.foreign(house.wh.table(KEYED))) == rows(house.wh.table(KEYED).to_arrow())
 
 
+@pytest.mark.only_on_disk
 def test_a_warehouse_from_before_urls_were_kept(house):
     """Iceberg's own metadata says where it was; a Paimon table names nothing outside."""
     wanted = filled(house)
@@ -314,6 +317,7 @@ def test_an_original_is_not_given_other_ids(house):
     assert Tree.of(house) == original
 
 
+@pytest.mark.only_on_disk
 @pytest.mark.parametrize("lost", ["segment", "lake file", "log", "lake"])
 def test_a_torn_copy_is_noticed(house, lost):
     """``cp -r`` of a warehouse that is being written copies the lake from before, or from after, the log."""
