@@ -104,13 +104,9 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
 
-    def marks(self, identifier: str | Identifier) -> LakeMarks | None:
-        """Return the objects by which the table's next change shows; None if there is no table."""
-        key = self._key(identifier)
-        try:
-            number = self._newest(key).number
-        except NoSuchTableError:
-            return None
+    def marks(self, table: Table) -> LakeMarks:
+        """Return the objects by which the next change of a loaded table shows."""
+        key, number = self._key(table.name()), _version_number(table.metadata_location) or 0
         return LakeMarks((_version_key(key, number),), (_version_key(key, number + 1), _floor_key(key, DROPPED)))
 
     def mend_hint(self, identifier: str | Identifier) -> None:

@@ -85,7 +85,9 @@ class IcebergLake(LakeTable):
 
     def marks(self) -> LakeMarks | None:
         catalog = self.place.catalog
-        return catalog.marks(self.place.identifier) if isinstance(catalog, FileCatalog) else None
+        if not isinstance(catalog, FileCatalog) or (table := self.place.find()) is None:
+            return None
+        return catalog.marks(table)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()
