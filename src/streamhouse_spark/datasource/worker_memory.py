@@ -1,4 +1,4 @@
-"""What Spark's Python worker does between two requests, made short for a worker that has this package's modules."""
+"""Relief of a reused Python worker of Spark from work between two requests."""
 
 from __future__ import annotations
 
