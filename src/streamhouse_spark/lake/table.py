@@ -15,6 +15,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
@@ -135,6 +136,12 @@ class LakeTable(ABC):
         None if there is none. May commit an empty snapshot to make those before it durable. Raises as `commit` does.
         """
         return self.newest()  # where all writers compare and swap
+
+    def marks(self) -> LakeMarks | None:
+        """Return the objects by which the next change of the lake will show, whoever makes it; None if it shows in
+        none of the warehouse.
+        """
+        return None
 
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the

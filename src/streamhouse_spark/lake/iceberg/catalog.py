@@ -48,6 +48,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Stor
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata_cache import parsed, remember, updated
 from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.log.lifecycle.home import moved_error
@@ -102,6 +103,11 @@ class FileCatalog(MetastoreCatalog):
     def load_table(self, identifier: str | Identifier) -> Table:
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
+
+    def marks(self, table: Table) -> LakeMarks:
+        """Return the objects by which the next change of a loaded table shows."""
+        key, number = self._key(table.name()), _version_number(table.metadata_location) or 0
+        return LakeMarks((_version_key(key, number),), (_version_key(key, number + 1), _floor_key(key, DROPPED)))
 
     def mend_hint(self, identifier: str | Identifier) -> None:
         """Point the hint to the newest version if the last look found it behind, because its writer died before it did

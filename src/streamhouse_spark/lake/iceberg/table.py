@@ -23,6 +23,7 @@ from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, sn
 from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     CompactReport,
@@ -81,6 +82,12 @@ class IcebergLake(LakeTable):
         if head is None:
             return None
         return _snapshot(head, found)
+
+    def marks(self) -> LakeMarks | None:
+        catalog = self.place.catalog
+        if not isinstance(catalog, FileCatalog) or (table := self.place.find()) is None:
+            return None
+        return catalog.marks(table)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         metadata = self._metadata_with_snapshots()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
@@ -52,18 +53,25 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     pin = QueryPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
-    named = [function["column"] for function in args["aggregates"] if function["column"] is not None]
-    columns = [state.schema.find(str(name)) for name in dict.fromkeys(named)]
+    lake = lake_marks(table, is_read=reads_lake(pin, options, state))
+    row = _row(Question(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
+    return {"row": row, "grounds": grounds_of(table, pin, lake)}
+
+
+def _row(asked: Question, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    schema = asked.state.schema
+    named = [function["column"] for function in functions if function["column"] is not None]
+    columns = [schema.find(str(name)) for name in dict.fromkeys(named)]
     known = [column for column in columns if column is not None]
     if len(known) < len(columns) or any(family_of(column.type) is None for column in known):
-        return {"row": None}
-    read = tuple(column.name for column in known) or state.schema.names[:1]
-    found = sources_of(Question(table, state, pin, options, read, ALWAYS_TRUE, statistics_of=read))
+        return None
+    read = tuple(column.name for column in known) or schema.names[:1]
+    found = sources_of(replace(asked, columns=read, statistics_of=read))
     if not _is_countable(found):
-        return {"row": None}
-    summaries = _summaries(table, found, known)
-    cells = [_cell(found, function, known, summaries) for function in args["aggregates"]]
-    return {"row": None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]}
+        return None
+    summaries = _summaries(asked.table, found, known)
+    cells = [_cell(found, function, known, summaries) for function in functions]
+    return None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]
 
 
 def _is_countable(found: Sources) -> bool:

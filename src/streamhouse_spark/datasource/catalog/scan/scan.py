@@ -15,6 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.groups import (
     Groups,
     can_be_keyed,
@@ -53,6 +54,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest = connection.table(str(name.path))
+    lake = lake_marks(newest, is_read=name.suffix == LAKE)
     pin = pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"))
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
@@ -75,6 +77,7 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "rows": num_rows,
         "bytes": size_bytes,
         "pin": pin.to_text(),
+        "grounds": grounds_of(table, pin, lake),
     }
 
 
@@ -137,6 +140,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
     node = parse_filters(filters, column_types(state.schema))
+    lake = lake_marks(table, is_read=reads_lake(pin, options, state))
     found = sources_of(Question(table, state, pin, options, read, node))
     metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
     cores = max(1, args.get("parallelism") or 1)
@@ -146,7 +150,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         native_schemes=() if metadata else tuple(args.get("native_schemes") or ()),
         parallelism=cores,
     )
-    groups = _groups(state, pin, units, limit=None if filters else args.get("limit"), parallelism=cores)
+    is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
+    groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = PythonPlan(
         pin.name,
@@ -157,7 +162,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         found.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
-    return {**groups_to_json(groups), "read": hot.to_text()}
+    return {**groups_to_json(groups), "read": hot.to_text(), "grounds": grounds_of(table, pin, lake)}
 
 
 def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
@@ -165,11 +170,14 @@ def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 
-def _groups(state: TableState, pin: QueryPin, units: Units, *, limit: int | None, parallelism: int) -> Groups:
+def _groups(state: TableState, units: Units, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
+    """Pack the units; by bucket if Spark can make use of that, which it cannot for a key that the query does not
+    read.
+    """
     if limit is not None:
         return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
     num_buckets = state.num_buckets
-    has_key = len(_known_bucket_key(state)) == 1 and num_buckets > 1 and pin.suffix in (None, LAKE)
+    has_key = is_keyed and len(_known_bucket_key(state)) == 1 and num_buckets > 1
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
         return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
     return pack(units.native, units.hot, units.target_bytes)

@@ -5,7 +5,12 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -13,11 +18,25 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *
  * <p>A call is the schema inference of the data source {@code streamhouse} with two options, an operation and its
  * arguments as JSON. The answer is JSON in the metadata of the one field of the schema that comes back. It runs in
- * Spark's planner worker, which is reused, and costs about 20 ms.
+ * Spark's planner worker, which is reused, and costs about 20 ms. An answer with {@link Grounds} is given again while
+ * these hold: a query of a table that did not change asks Python nothing.
  */
 class PythonCalls {
   private static final String SOURCE = "streamhouse";
+  private static final long KEPT_CHARACTERS_MAX = 4 << 20;
   private final Map<String, String> settings;
+  private final Kept<Answer> answers = new Kept<>(KEPT_CHARACTERS_MAX);
+  private final Kept<PythonWork> work = new Kept<>(KEPT_CHARACTERS_MAX);
+
+  private static final class Answer {
+    final JsonNode json;
+    final Grounds grounds;
+
+    Answer(JsonNode json, Grounds grounds) {
+      this.json = json;
+      this.grounds = grounds;
+    }
+  }
 
   PythonCalls(Map<String, String> settings) {
     this.settings = new HashMap<>(settings);
@@ -47,8 +66,41 @@ class PythonCalls {
    * thrown as {@link Refused}.
    */
   JsonNode ask(String operation, ObjectNode arguments, String... handled) {
-    CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments.toString())));
-    return answer(source().inferSchema(all).fields()[0].metadata().getString("json"), handled);
+    String given = arguments.toString();
+    String call = operation + given;
+    Answer kept = answers.find(call);
+    if (kept != null && kept.grounds.hold()) return kept.json;
+    long sinceNs = System.nanoTime();
+    String text = reply(operation, given);
+    JsonNode answer = answer(text, handled);
+    Grounds grounds = Grounds.of(answer, sinceNs);
+    if (grounds != null) answers.keep(call, new Answer(answer, grounds), text.length());
+    return answer;
+  }
+
+  /** Python's reply as text, in the one call of it here. */
+  String reply(String operation, String arguments) {
+    CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments)));
+    return source().inferSchema(all).fields()[0].metadata().getString("json");
+  }
+
+  /** The partitions and the reader of a plan that Python made, by its text: Spark asks Python for them. */
+  PythonWork work(String text) {
+    PythonWork kept = work.find(text);
+    if (kept != null) return kept;
+    Map<String, String> all = options(call("read", text));
+    StructType batches = new StructType().add("batch", DataTypes.BinaryType, true);
+    SupportsRead table = (SupportsRead) source().getTable(batches, new Transform[0], all);
+    Batch batch = table.newScanBuilder(new CaseInsensitiveStringMap(all)).build().toBatch();
+    PythonWork planned = new PythonWork(batch.planInputPartitions(), batch.createReaderFactory());
+    work.keep(text, planned, text.length());
+    return planned;
+  }
+
+  /** Asks Python again for all that is asked from now on. */
+  void forget() {
+    answers.clear();
+    work.clear();
   }
 
   /** The answer in a reply. */

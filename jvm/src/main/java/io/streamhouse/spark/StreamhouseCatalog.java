@@ -313,6 +313,12 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     return loadTable(identifier);
   }
 
+  /** REFRESH TABLE: the next query asks Python anew, about all tables. */
+  @Override
+  public void invalidateTable(Identifier identifier) {
+    python().forget();
+  }
+
   @Override
   public boolean dropTable(Identifier identifier) {
     return drop(identifier, false);

@@ -35,7 +35,6 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
-import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -161,13 +160,9 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return inner.newScanBuilder(new CaseInsensitiveStringMap(all)).build();
   }
 
-  private Batch hot() {
-    String text = plan().get("read").asText();
-    Map<String, String> all = table.python.options(PythonCalls.call("read", text));
-    return read(new StructType().add("batch", DataTypes.BinaryType, true), all).toBatch();
+  private PythonWork hot() {
+    return table.python.work(plan().get("read").asText());
   }
-
-  private Batch hotBatch; // its partitions and its reader factory belong together
 
   @Override
   public InputPartition[] planInputPartitions() {
@@ -178,8 +173,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     }
     JsonNode hotGroups = plan().get("hot");
     if (hotGroups.size() > 0) {
-      hotBatch = hot();
-      InputPartition[] hot = hotBatch.planInputPartitions();
+      InputPartition[] hot = hot().partitions;
       if (hot.length != hotGroups.size()) {
         throw new IllegalStateException("planned " + hotGroups.size() + " groups, found " + hot.length);
       }
@@ -212,11 +206,10 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   @Override
   public PartitionReaderFactory createReaderFactory() {
     boolean hasHot = plan().get("hot").size() > 0;
-    if (hasHot && hotBatch == null) planInputPartitions();
     boolean hasFiles = false;
     for (JsonNode group : plan().get("native")) hasFiles |= group.get("files").size() > 0;
     PartitionReaderFactory parquet = hasFiles ? parquetFactory() : null;
-    return new MixedReaderFactory(hasHot ? hotBatch.createReaderFactory() : null, parquet, required.length());
+    return new MixedReaderFactory(hasHot ? hot().reader : null, parquet, required.length());
   }
 
   /** Spark's own reader, for given files: it lists nothing and infers nothing. */

@@ -61,7 +61,7 @@ class StreamhouseCatalogTest {
           .answer("replace_table", loaded("table", "p1"))
           .answer("drop_table", "{\"dropped\":true}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
-          .answer("aggregate", "{\"row\":[3,7]}")
+          .answer("aggregate", "{\"row\":[3,7],\"grounds\":null}")
           .answer("row_level_operation",
               "{\"pin\":\"p2\",\"row_id\":[\"id\"],\"schema\":\"" + escaped(SCHEMA.json())
               + "\",\"read\":\"r\",\"schema_id\":0}")
@@ -94,7 +94,7 @@ class StreamhouseCatalogTest {
         + "\"properties\":{\"a\":\"b\"},\"takes_updates\":false,\"streams_rows\":true,"
         + "\"buckets\":{\"count\":4,\"key\":[\"id\"]},\"partition_columns\":[\"dt\"],\"metadata_columns\":"
         + "[{\"name\":\"_offset\",\"type\":\"\\\"long\\\"\",\"nullable\":true}],\"rows\":3,\"bytes\":9,\"pin\":\"" + pin
-        + "\"}";
+        + "\",\"grounds\":null}";
   }
 
   private static TableInfo info() {

@@ -1,0 +1,79 @@
+"""The files on which an answer to Spark's catalog rests.
+
+While they are as they were, and those that were absent still are, another call would have the same answer. So the JVM
+side looks at the files instead, and gives the answer that it has. It can look at those of a local disk only; of another
+store it always asks.
+
+No answer is older than its grounds: the marks of the lake are taken before the lake is read, and the commit is the one
+that the answer is of. What came in between is a file that should be absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from streamhouse_spark.config.spark_options import ReadOptions
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.marks import LakeMarks
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.views import LAKE
+
+Grounds: TypeAlias = list[Mapping[str, Any]] | None
+"""Paths with the stamp of the file, or without one where there must be none; None where only a call can tell."""
+
+NO_LAKE = LakeMarks((), ())
+
+
+def lake_marks(table: TableHandle, *, is_read: bool) -> LakeMarks | None:
+    """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none."""
+    if not is_read:
+        return NO_LAKE
+    if not table.has_lake or not _is_local(table.storage):
+        return None
+    try:
+        return table.open_lake().marks()
+    except StreamhouseError:
+        return None  # the read itself says it, or does without the lake
+
+
+def reads_lake(pin: QueryPin, options: ReadOptions, state: TableState) -> bool:
+    return pin.suffix == LAKE or options.as_of_lake_snapshot is not None or state.lake is not None
+
+
+def grounds_of(table: TableHandle, pin: QueryPin, lake: LakeMarks | None) -> Grounds:
+    """Return the grounds of an answer for this pin. A state that the user chose, and one that a statement writes, have
+    none, nor has a view, which is read anew.
+
+    The log alone tells that the table has another name, or was dropped: each is a record of its own.
+    """
+    is_newest = not (pin.is_chosen or pin.is_rewritten) and pin.suffix in (None, LAKE)
+    if lake is None or not is_newest or not _is_local(table.storage):
+        return None
+    there = [commit_key(pin.uuid, pin.commit), *lake.there]
+    absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
+    return _stamped(table.storage, there, absent)
+
+
+def _is_local(storage: Storage) -> bool:
+    return storage.local_path("") is not None
+
+
+def _stamped(storage: Storage, there: Iterable[str], absent: Iterable[str]) -> Grounds:
+    found: list[Mapping[str, Any]] = []
+    for key in there:
+        path = storage.local_path(key)
+        if path is None:
+            return None
+        try:
+            facts = Path(path).stat()
+        except OSError:
+            return None
+        found.append({"path": path, "stamp": f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"})
+    found.extend({"path": storage.local_path(key), "stamp": None} for key in absent)
+    return found

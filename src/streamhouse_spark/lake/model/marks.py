@@ -1,0 +1,13 @@
+"""Marks: the objects by which a change of a lake table shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMarks:
+    """Keys of objects. The lake is unchanged while the first are as they were and the others are absent."""
+
+    there: tuple[str, ...]
+    absent: tuple[str, ...]
