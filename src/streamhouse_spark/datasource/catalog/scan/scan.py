@@ -53,7 +53,11 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest = connection.table(str(name.path))
-    pin = pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"))
+    return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us")))
+
+
+def described(connection: Connection, pin: QueryPin) -> Mapping[str, Any]:
+    """Describe the pinned table, for Java."""
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)

@@ -16,7 +16,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Spark's planner worker, which is reused, and costs about 20 ms.
  */
 class PythonCalls {
-  private static final String SOURCE = "streamhouse";
+  static final String SOURCE = "streamhouse";
+
   private final Map<String, String> settings;
 
   PythonCalls(Map<String, String> settings) {
