@@ -20,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "jvm" / "src" / "main" / "java"
+RESOURCES = ROOT / "jvm" / "src" / "main" / "resources"
+"""Files that the jar has as they are, such as the list of services."""
 JAR = ROOT / "src" / "streamhouse_spark" / "datasource" / "catalog" / "streamhouse-spark.jar"
 RELEASE = "17"
 """The oldest Java that Spark 4 runs on."""
@@ -32,7 +34,9 @@ def built_entries() -> dict[str, bytes]:
         command = [javac(), "--release", RELEASE, "-nowarn", "-encoding", "UTF-8", "-g:source,lines", "-d", folder]
         subprocess.run([*command, "-cp", pyspark_jars(), *map(str, sources())], check=True)
         classes = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.class"))}
-    return {"META-INF/MANIFEST.MF": manifest(), **{name.replace(os.sep, "/"): data for name, data in classes.items()}}
+    copied = {path.relative_to(RESOURCES).as_posix(): path.read_bytes() for path in resources()}
+    built = {name.replace(os.sep, "/"): data for name, data in classes.items()}
+    return {"META-INF/MANIFEST.MF": manifest(), **copied, **built}
 
 
 def manifest() -> bytes:
@@ -44,12 +48,17 @@ def sources() -> list[Path]:
     return sorted(SOURCES.rglob("*.java"))
 
 
+def resources() -> list[Path]:
+    return sorted(path for path in RESOURCES.rglob("*") if path.is_file())
+
+
 def source_hash() -> str:
-    """Of the names and texts of all sources."""
+    """Of the names and texts of all sources and resources."""
     digest = hashlib.sha256()
-    for path in sources():
-        data = path.read_bytes()
-        digest.update(f"{path.relative_to(SOURCES).as_posix()} {len(data)}\n".encode() + data)
+    for folder, paths in ((SOURCES, sources()), (RESOURCES, resources())):
+        for path in paths:
+            data = path.read_bytes()
+            digest.update(f"{path.relative_to(folder).as_posix()} {len(data)}\n".encode() + data)
     return digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from build_jar import RELEASE, ROOT, SOURCES, javac, pyspark_jars, sources
+from build_jar import RELEASE, RESOURCES, ROOT, SOURCES, javac, pyspark_jars, sources
 
 TESTS = ROOT / "jvm" / "src" / "test" / "java"
 PROTOCOL = ROOT / "jvm" / "protocol.json"
@@ -50,7 +50,7 @@ def fetch_junit() -> None:
 def run_tests(junit: Path) -> int:
     """The launcher's exit code: 0 where at least one test ran and none failed."""
     with tempfile.TemporaryDirectory() as folder:
-        classes = os.pathsep.join([folder, str(junit), pyspark_jars()])
+        classes = os.pathsep.join([folder, str(RESOURCES), str(junit), pyspark_jars()])
         tests = sorted(str(path) for path in TESTS.rglob("*.java"))
         command = [javac(), "--release", RELEASE, "-nowarn", "-encoding", "UTF-8", "-d", folder, "-cp", classes]
         subprocess.run([*command, *map(str, sources()), *tests], check=True)

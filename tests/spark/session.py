@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from streamhouse_spark import Table, Warehouse
+
+
+@contextmanager
+def in_python(spark: Any) -> Iterator[None]:
+    """Leave batch reads of ``format("streamhouse")`` to Python's workers, as in a session without the jar."""
+    spark.conf.set("spark.sql.streamhouse.jvmReads", "false")
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.sql.streamhouse.jvmReads")
 
 
 def load(spark: Any, wh: Warehouse, name: str, schema: Any = None, **options: Any) -> Any:

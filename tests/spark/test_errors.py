@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from spark.session import COLUMNS, append, drain, load, load_stream, rows
+from spark.session import COLUMNS, append, drain, in_python, load, load_stream, rows
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
@@ -139,7 +139,10 @@ def test_damaged_rows_are_never_returned(spark, wh, table):
     with open(path, "r+b") as file:  # noqa: PTH123
         file.seek(200_000)
         file.write(b"y")
-    with pytest.raises(PySparkException) as failure:
+    with pytest.raises(PySparkException, match="CORRUPT_DATA: ") as failure:
+        load(spark, wh, "errors.damaged").collect()
+    assert "Traceback" not in str(failure.value)
+    with in_python(spark), pytest.raises(PySparkException) as failure:
         load(spark, wh, "errors.damaged").collect()
     assert "CORRUPT_DATA: " in our_line(failure)
 

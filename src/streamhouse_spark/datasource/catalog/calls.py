@@ -42,6 +42,7 @@ OPERATIONS: Final = {
     "partition_values": "ddl.tables",
     "drop_partitions": "ddl.tables",
     "load": "scan.scan",
+    "load_source": "scan.source_read",
     "plan": "scan.scan",
     "aggregate": "scan.aggregates",
     "row_level_operation": "scan.row_level",

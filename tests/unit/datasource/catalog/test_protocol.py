@@ -93,6 +93,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("tables", **sales) == {"tables": ["orders"]}
     connection.table("sales.orders").append([{"id": 1, "dt": None}])
     loaded = ask("load", **orders, version=None, timestamp_us=None)
+    assert ask("load_source", options={"path": " Sales.orders", "failOnDataLoss": "false"}) == loaded
     for place, kind in (("buckets", "buckets"), ("metadata_columns", "metadata_column"), ("partitioning", "transform")):
         check_keys(loaded[place], kind)
     ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])

@@ -36,6 +36,7 @@ from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
 from streamhouse_spark.read.pin import pin_newest
@@ -55,7 +56,11 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest = connection.table(str(name.path))
     lake = lake_marks(newest, is_read=name.suffix == LAKE)
-    pin = pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"))
+    return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us")), lake)
+
+
+def described(connection: Connection, pin: QueryPin, lake: LakeMarks | None) -> Mapping[str, Any]:
+    """Describe the pinned table, for Java. ``lake`` has the marks of the lake from before the pin."""
     table, state = pinned(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)

@@ -14,8 +14,8 @@ import java.util.concurrent.TimeUnit;
 /** The files that an answer rests on. Python chooses them; here is only looked whether they are as they were. */
 final class Grounds {
   /**
-   * Beyond this age Python is asked in any case. It looks from time to time at more than the files that change with each
-   * commit, so that a log that was restored from a backup is noticed.
+   * Beyond this age Python is asked in any case. It looks from time to time at more than the files that change with
+   * each commit, so that a log that was restored from a backup is noticed.
    */
   private static final long AGE_MAX_NS = TimeUnit.SECONDS.toNanos(30);
 

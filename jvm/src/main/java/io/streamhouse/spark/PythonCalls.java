@@ -22,8 +22,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * these hold: a query of a table that did not change asks Python nothing.
  */
 class PythonCalls {
-  private static final String SOURCE = "streamhouse";
+  static final String SOURCE = "streamhouse";
   private static final long KEPT_CHARACTERS_MAX = 4 << 20;
+
   private final Map<String, String> settings;
   private final Kept<Answer> answers = new Kept<>(KEPT_CHARACTERS_MAX);
   private final Kept<PythonWork> work = new Kept<>(KEPT_CHARACTERS_MAX);

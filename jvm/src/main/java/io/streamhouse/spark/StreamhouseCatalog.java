@@ -204,6 +204,15 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     }
   }
 
+  /** The table that the data source's options name, to be read alone. An error is one of Python's. */
+  ReadableTable loadSource(Map<String, String> options) {
+    ObjectNode arguments = JsonTree.object();
+    arguments.set("options", JsonTree.object(options));
+    JsonNode found = python().ask("load_source", arguments);
+    String[] name = found.get("name").asText().split("\\.", 2);
+    return new ReadableTable(this, Identifier.of(new String[] {name[0]}, name[1]), found);
+  }
+
   static ObjectNode named(Identifier identifier) {
     return JsonTree.object()
         .put("database", String.join(".", identifier.namespace()))

@@ -58,6 +58,7 @@ class StreamhouseCatalogTest {
           .answer("drop_database", "{\"dropped\":true}")
           .answer("tables", "{\"tables\":[\"orders\"]}")
           .answer("load", loaded("table", "p1"))
+          .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1"))
           .answer("drop_table", "{\"dropped\":true}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
@@ -119,6 +120,7 @@ class StreamhouseCatalogTest {
     catalog.loadTable(ORDERS, 8L);
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
+    assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
     InternalRow value = new GenericInternalRow(new Object[] {UTF8String.fromString("a")});

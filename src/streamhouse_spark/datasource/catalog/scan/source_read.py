@@ -1,0 +1,42 @@
+"""Loading a name for ``format("streamhouse")``, whose batch reads take the catalog's way where the session has the jar.
+
+Java asks once for each DataFrame, when its first query is planned. A refusal is never shown: the DataFrame is then read
+by `datasource.read`, which raises its own error if the name or the options are impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.config.spark_options import parse_read_options, table_option
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.grounds import lake_marks
+from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
+from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
+from streamhouse_spark.datasource.catalog.scan.scan import described
+from streamhouse_spark.datasource.read.target import batch_target
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table.views import CHANGELOG, LAKE
+from streamhouse_spark.warehouse.connection import Connection
+
+_ROWS = (None, LAKE, CHANGELOG)
+"""Suffixes of names that have rows in files. The columns of all others are worked out in Python anyway."""
+
+
+def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer as `load` does for the name in the options, if a read with these options has the same rows and columns in
+    both ways.
+
+    Raises `InvalidOptionError` if it has not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads do.
+    """
+    given = args["options"]
+    name = parse_table_name(table_option(given, "read"))
+    if name.suffix not in _ROWS:
+        raise InvalidOptionError(f"${name.suffix} is read in Python alone")
+    table = connection.table(str(name.path))
+    batch_target(table, name.suffix, parse_read_options(given))
+    lake = lake_marks(table, is_read=name.suffix == LAKE)
+    pin = pin_of(table, name.suffix, None, None)
+    parse_scan_options(pin, given)
+    return described(connection, pin, lake)
