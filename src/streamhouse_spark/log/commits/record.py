@@ -21,6 +21,24 @@ from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_fram
 from streamhouse_spark.storage.base import Storage
 
 RECORD_BYTES_MAX = 256 << 10
+GROUP_VERSION = 2
+"""Format version of records with several attempts: a reader that knows none of them would forget transactions."""
+
+
+class Member(NamedTuple):
+    """One of the attempts that share a record: its actions are the next ``num_actions`` of the record."""
+
+    attempt: str
+    num_actions: int
+    transaction: Transaction | None = None
+
+
+class Attempt(NamedTuple):
+    """One caller's part of a record."""
+
+    attempt: str
+    actions: tuple[Action, ...]
+    transaction: Transaction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,21 @@ class Record:
     manifest: str | None = None
     after: str | None = None
     """The attempt of the record before, if its writer knew it: a record of another history follows another."""
+    members: tuple[Member, ...] = ()
+    """The attempts that share the record, in their order; none where it is one attempt's. The record's own attempt then
+    names this choice of members, and it has no transaction of its own."""
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts in the record: at least one."""
+        if not self.members:
+            return (Attempt(self.attempt, self.actions, self.transaction),)
+        found, start = [], 0
+        for member in self.members:
+            end = start + member.num_actions
+            found.append(Attempt(member.attempt, self.actions[start:end], member.transaction))
+            start = end
+        return tuple(found)
 
 
 class EncodedRecord(NamedTuple):
@@ -61,12 +94,16 @@ def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
         header["after"] = record.after
     if record.transaction is not None:
         header["transaction"] = transaction_to_json(record.transaction)
-    data = encode_frame("commit", {**header, "actions": actions}, payload.parts)
+    version = None
+    if record.members:
+        header["members"] = [_member_to_json(member) for member in record.members]
+        version = GROUP_VERSION
+    data = encode_frame("commit", {**header, "actions": actions}, payload.parts, version=version)
     if len(data) <= RECORD_BYTES_MAX:
         return EncodedRecord(data, None, replace(record, actions=placed))
     manifest = encode_frame("manifest", {"table": record.table_uuid, "actions": actions}, payload.parts)
     reference = {"uuid": manifest_uuid, "bytes": len(manifest), "xxh3": xxhash.xxh3_128_hexdigest(manifest)}
-    data = encode_frame("commit", {**header, "manifest": reference})
+    data = encode_frame("commit", {**header, "manifest": reference}, version=version)
     return EncodedRecord(data, manifest, replace(record, actions=placed, manifest=manifest_uuid))
 
 
@@ -77,7 +114,7 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
     """
     key = commit_key(table_uuid, number)
     where = f"{storage.url}/{key}"
-    frame = decode_frame("commit", storage.read(key), where)
+    frame = decode_frame("commit", storage.read(key), where, newest=GROUP_VERSION)
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
         raise CorruptDataError(
@@ -96,6 +133,7 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
         transaction=transaction_from_json(transaction) if transaction else None,
         manifest=reference["uuid"] if reference else None,
         after=header.get("after"),
+        members=tuple(_member_from_json(member) for member in header.get("members", ())),
     )
     return record, body.payload
 
@@ -112,7 +150,7 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
     """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
-        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}").header
+        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}", newest=GROUP_VERSION).header
     except (ObjectNotFoundError, CorruptDataError):
         return None
     return str(header["attempt"])
@@ -128,6 +166,18 @@ def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any],
     if len(data) != reference["bytes"] or xxhash.xxh3_128_hexdigest(data) != reference["xxh3"]:
         raise CorruptDataError(f"{where} does not match the checksum in {record_where}; restore this file")
     return decode_frame("manifest", data, where)
+
+
+def _member_to_json(member: Member) -> dict[str, Any]:
+    out: dict[str, Any] = {"attempt": member.attempt, "actions": member.num_actions}
+    if member.transaction is not None:
+        out["transaction"] = transaction_to_json(member.transaction)
+    return out
+
+
+def _member_from_json(data: Mapping[str, Any]) -> Member:
+    transaction = data.get("transaction")
+    return Member(data["attempt"], data["actions"], transaction_from_json(transaction) if transaction else None)
 
 
 def transaction_to_json(transaction: Transaction) -> dict[str, Any]:
