@@ -18,12 +18,12 @@ looked for with the floor, about once a minute, and on a local disk before each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
@@ -40,15 +40,15 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.commits import standing
-from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record, encode_record, has_record, read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
-from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
-from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
+from streamhouse_spark.log.commits.waiting import MEMBERS_MAX, Committed, Group, Plan, Waiting, in_doubt, outcomes
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
@@ -60,20 +60,6 @@ CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
-
-Plan = Callable[[TableState, int], Sequence[Action]]
-"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
-raises to give up. An empty result commits nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The outcome of `CommitLog.commit`."""
-
-    before: TableState
-    state: TableState
-    replay_of: TransactionEntry | None = None
-    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
 
 
 class CommitLog:
@@ -92,7 +78,14 @@ class CommitLog:
         self._stood_ms = 0
         self._severed: str | None = None
         self._attempts: dict[str, Committed | None] = {}
+        self._queue: list[Waiting] = []
         self._lock = new_lock()
+        renew_in_children(self)
+
+    def renew_in_child(self) -> None:
+        """Forget the calls of threads that a child does not have."""
+        self._queue = []
+        self._attempts = {}
 
     @property
     def table_uuid(self) -> str:
@@ -177,12 +170,20 @@ class CommitLog:
             f"up{found}; restore one of these files",
         )
 
-    def commit(self, plan: Plan, *, transaction: Transaction | None = None, staged_ms: int | None = None) -> Committed:
+    def commit(
+        self,
+        plan: Plan,
+        *,
+        transaction: Transaction | None = None,
+        staged_ms: int | None = None,
+        is_shared: bool = False,
+    ) -> Committed:
         """Commit the actions that ``plan`` returns for the newest state, as one record.
 
         Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
         returns its first outcome. ``staged_ms`` is the store time at which staging of the plan's files began; by
-        default it began with this call.
+        default it began with this call. With ``is_shared``, calls of other threads that wait at the same time may go
+        into the same record; ``plan`` is then called by any of these threads.
 
         Raises:
             CommitConflictError: too many lost races, or staged files are gone; nothing was written, trying again is
@@ -193,59 +194,109 @@ class CommitLog:
             DifferentHistoryError: the log, or the stream's checkpoint, was restored; nothing was written.
             TableNotFoundError: the table was dropped.
         """
-        committed: Committed | None = None
         if staged_ms is None:
             staged_ms = self._storage.now_ms()
-        while committed is None:
-            attempt = self._world.ids.new_uuid()
-            try:
-                committed = self._commit(plan, transaction, attempt, staged_ms)
-            finally:
-                self._attempts.pop(attempt, None)
+        waiting = Waiting(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
+        self._queue.append(waiting)
+        try:
+            committed = self._waited(waiting)
+        finally:
+            self._attempts.pop(waiting.attempt, None)
+            with suppress(ValueError):
+                self._queue.remove(waiting)
         if committed.state is not committed.before:
             self._checkpoint_if_due(committed.state)
         return committed
 
-    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str, staged_ms: int) -> Committed | None:
-        """Run one attempt, however many races it loses. Returns None if it won a number below a floor: its record is
-        void.
-        """
-        failures = conflicts = refusals = 0
+    def _waited(self, waiting: Waiting) -> Committed:
+        """Wait for the lock, and commit for all calls that wait then, unless another call has done so meanwhile."""
         while True:
-            with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
-                before = self._refresh_after(failures)
-                if (landed := self._attempts.get(attempt)) is not None:
-                    return landed  # a request that was given up reached the store after all
-                self._attempts[attempt] = None
-                if (entry := known_transaction(before, transaction)) is not None:
-                    return Committed(before, before, entry)
-                time_ms = self._storage.now_ms()
-                actions = tuple(plan(before, time_ms))
-                if not actions:
-                    return Committed(before, before)
-                _require_live(before, actions)
-                self._require_stored(before, actions, staged_ms)
-                record = Record(
-                    number=before.version + 1,
-                    table_uuid=self._table_uuid,
-                    attempt=attempt,
-                    time_ms=time_ms,
-                    actions=actions,
-                    transaction=transaction,
-                    after=before.attempt,
-                )
-                stored, failure = self._put(record)
-                if stored is not None and stored.attempt == attempt:
-                    state = self._won(before, stored)
-                    return Committed(before, state) if state is not None else None
-            if stored is not None:
-                conflicts += 1
+            failures, tries = waiting.failures, waiting.tries
+            with self._lock:
+                if not waiting.is_done and waiting.tries == tries:
+                    try:
+                        self._lead(waiting)
+                    except BaseException as error:
+                        waiting.error = error
+                        raise
+                if not waiting.is_done:
+                    waiting.error = self._given_up(waiting, has_failed=waiting.failures > failures)
+                if waiting.error is not None:
+                    raise waiting.error
+                if waiting.outcome is not None:
+                    return waiting.outcome
+            if waiting.tries != tries:
+                self._wait(waiting)
+
+    def _lead(self, leader: Waiting) -> None:
+        """Put one record for the leader and those that wait with it. Called under the lock."""
+        with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+            before = self._refresh_after(leader.failures)
+            time_ms = self._storage.now_ms()
+            blank = Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt)
+            group = Group(before, blank)
+            others = [w for w in list(self._queue) if w is not leader and w.is_shared] if leader.is_shared else []
+            for waiting in (leader, *others[: MEMBERS_MAX - 1]):
+                self._judge(waiting, group, before, time_ms)
+            if group.members:
+                self._put_group(group, before)
+
+    def _judge(self, waiting: Waiting, group: Group, before: TableState, time_ms: int) -> None:
+        """Add the call to the group, or decide it. A decision that rests on others of the group waits for their
+        record.
+        """
+        if waiting.is_done:
+            return
+        if (landed := self._attempts.get(waiting.attempt)) is not None:
+            waiting.outcome = landed  # a request that was given up reached the store after all
+            return
+        self._attempts[waiting.attempt] = None
+        outcome: Committed | None = None
+        try:
+            if (entry := known_transaction(group.state, waiting.transaction)) is not None:
+                outcome = Committed(before, before, entry)
+            elif actions := tuple(waiting.plan(group.state, time_ms)):
+                require_live(group.state, actions)
+                self._require_stored(before, actions, waiting.staged_ms)
+                group.add(waiting, actions)
+                return
             else:
-                failures += 1
-                refusals += isinstance(failure, StorageRefusedError)
-                if failure is not None and refusals == failures:
-                    raise failure  # the record is not there, and no request that could put it is under way
-            self._give_up_or_wait(failures, conflicts, failure)
+                outcome = Committed(before, before)
+        except Exception as error:  # noqa: BLE001 - it is the answer of this call alone
+            if not group.members:
+                waiting.error = error
+            return
+        if not group.members:
+            waiting.outcome = outcome
+
+    def _put_group(self, group: Group, before: TableState) -> None:
+        members = group.members
+        record = group.record(members[0].attempt if len(members) == 1 else self._world.ids.new_uuid())
+        try:
+            stored, failure = self._put(record)
+            is_mine = stored is not None and stored.attempt == record.attempt
+            state = self._won(before, stored) if stored is not None and is_mine else None
+        except BaseException as error:  # nobody may take a record for stored that may not survive
+            for member in members:
+                member.error = in_doubt(error, member.attempt) if member is not members[0] else error
+            raise
+        if stored is None:
+            for member in members:
+                member.failures += 1
+                member.refusals += isinstance(failure, StorageRefusedError)
+                member.failure = failure
+        elif not is_mine:
+            for member in members:
+                member.conflicts += 1
+                member.failure = failure
+        elif state is None:  # below a floor, so void: each is a new attempt
+            for member in members:
+                self._attempts.pop(member.attempt, None)
+                member.attempt = self._world.ids.new_uuid()
+        else:
+            answers = dict(outcomes(before, state, stored))
+            for member in members:
+                member.outcome = answers[member.attempt]
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -267,8 +318,8 @@ class CommitLog:
             except ObjectNotFoundError:
                 return state
             before, state = state, fold(state, record)
-            if before is not None and record.attempt in self._attempts:
-                own[record.attempt] = Committed(before, state)
+            if before is not None and any(part.attempt in self._attempts for part in record.attempts):
+                own |= {a: found for a, found in outcomes(before, state, record) if a in self._attempts}
 
     def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
         """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
@@ -406,19 +457,27 @@ class CommitLog:
         self._stood_ms = self._world.clock.boot_ms()
         return self._state
 
-    def _give_up_or_wait(self, failures: int, conflicts: int, failure: StorageError | None) -> None:
+    def _given_up(self, waiting: Waiting, *, has_failed: bool) -> StreamhouseError | None:
+        """Return the error of a call that is not to be tried again. Asked under the lock: nobody commits it then."""
+        failures, failure = waiting.failures, waiting.failure
+        if has_failed and waiting.refusals == failures:
+            return failure  # the record is not there, and no request that could put it is under way
         if failures >= FAILURES_MAX and failure is not None:
             if self._storage.local_path("") is not None:
-                raise failure
-            raise CommitStateUnknownError(  # a request may still be under way, and land after we looked
+                return failure
+            return CommitStateUnknownError(  # a request may still be under way, and land after we looked
                 f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
                 "look at $commits before writing the rows again",
-            ) from failure
-        if conflicts >= CONFLICTS_MAX:
-            raise CommitConflictError(
-                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {conflicts} races in a row; "
-                "nothing was written, try again or write fewer, larger batches",
             )
+        if waiting.conflicts >= CONFLICTS_MAX:
+            return CommitConflictError(
+                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {waiting.conflicts} races in a "
+                "row; nothing was written, try again or write fewer, larger batches",
+            )
+        return None
+
+    def _wait(self, waiting: Waiting) -> None:
+        failures, conflicts, failure = waiting.failures, waiting.conflicts, waiting.failure
         tries = failures if failure is not None and not isinstance(failure, ObjectExistsError) else min(conflicts, 6)
         backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2**tries) if failures else _BACKOFF_MS * min(conflicts, 20) / 5
         self._world.clock.sleep_ms(backoff_ms * self._world.ids.jitter())
@@ -432,29 +491,3 @@ class CommitLog:
         self._checkpointed = state.version
         with after_commit(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
-
-
-def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
-
-    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
-    """
-    if transaction is None:
-        return None
-    require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
-    entry = state.transactions.get(transaction.app_id)
-    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
-    if past is not None:
-        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
-    return stored_outcome(entry, transaction, state.name)
-
-
-def _require_live(state: TableState, actions: Sequence[Action]) -> None:
-    if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
-        require_there(state)
-
-
-def require_there(state: TableState) -> None:
-    """Raise `TableNotFoundError` for a dropped table."""
-    if state.dropped:
-        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")
