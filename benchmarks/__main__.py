@@ -23,6 +23,8 @@ from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.reading import hot_projection
+from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
+from benchmarks.segments import segments_compression
 from benchmarks.spark import spark_read, spark_sink
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -31,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "flat-appends": flat_appends,
     "freshness": freshness,
     "hot-projection": hot_projection,
+    "segments-compression": segments_compression,
     "opening": opening,
     "tiering": tiering,
     "keyed-reading": keyed_reading,
@@ -46,11 +49,17 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "keyed-restoring": restoring,
     "lookups": lookups,
 }
+RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "iceberg-queries": iceberg_queries,
+    "iceberg-first-query": iceberg_first_query,
+    "sinks": sinks,
+}
+"""Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
+@click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS | RUNTIMES)))
 @click.option("--quick", is_flag=True, help="A tenth of the data and few rounds: shows that it runs, not how fast.")
 @click.option(
     "--output", type=click.Choice(["text", "json", "markdown"]), default="text", help="json: one object a line."
@@ -59,7 +68,8 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | None) -> None:
     """Measure streamhouse-spark beside its peers, in turns, on the same data.
 
-    NAMES are benchmarks; without any, all run.
+    NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
+    (iceberg-queries, iceberg-first-query, sinks), which need PySpark 4.1.
     """
     base = scratch or ARTIFACTS
     base.mkdir(parents=True, exist_ok=True)
@@ -70,7 +80,7 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | No
     try:
         for name in names or BENCHMARKS:
             (directory / name).mkdir()
-            for figure in BENCHMARKS[name](Bench(directory / name, ARTIFACTS / "data", quick)):
+            for figure in (BENCHMARKS | RUNTIMES)[name](Bench(directory / name, ARTIFACTS / "data", quick)):
                 click.echo(LINES[output](figure))
                 sys.stdout.flush()
     finally:

@@ -54,10 +54,10 @@ class BareFiles:
         return pa.concat_tables(tables)
 
 
-def write_bare_file(path: str, rows: pa.Table) -> None:
+def write_bare_file(path: str, rows: pa.Table, codec: str | None = None) -> None:
     """Arrow's own IPC writer in record batches of 64k rows, then fsync."""
     with pa.OSFile(path, "wb") as file:
-        with pa.ipc.new_file(file, rows.schema) as writer:
+        with pa.ipc.new_file(file, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
             writer.write_table(rows, max_chunksize=1 << 16)
         file.flush()
         fd = os.open(path, os.O_RDONLY)

@@ -33,6 +33,8 @@ LAKE_SHARE = 0.8
 FILES = 8
 BATCH_ROWS = 1000
 WARM_BATCHES = 3
+StartStream = Callable[[Any, str], Any]
+"""From the writer of a stream and the name of a new table to the started query."""
 
 
 def session(scratch: Path) -> SparkSession:
@@ -105,25 +107,12 @@ def _query(name: str, read: Callable[[str], DataFrame], schema: str) -> Callable
 def spark_sink(bench: Bench) -> Iterator[Figure]:
     """Micro-batches of one file of 1,000 rows. The peer's batch is run, and its rows go nowhere."""
     spark = session(bench.scratch)
-    batches = bench.rounds(12, 6)
-    orders = data.load(bench.data, "orders", quick=bench.quick).slice(0, BATCH_ROWS * (batches + WARM_BATCHES))
-    source = parquet_files(bench.directory("source"), orders, BATCH_ROWS)
-    schema = spark.read.parquet(source).schema
+    orders, stream = stream_batches(bench, spark)
     url = str(bench.scratch / "warehouse")
-    numbers = itertools.count()
-
-    def stream(start: Callable[[DataStreamWriter, str], Any]) -> list[float]:
-        number = next(numbers)
-        rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-        writer = rows.writeStream.option("checkpointLocation", str(bench.scratch / f"checkpoint-{number}"))
-        query = start(writer.trigger(availableNow=True), f"bench.rows_{number}")
-        query.awaitTermination()
-        durations = [_duration_ms(progress) for progress in query.recentProgress]
-        return [ms / 1000 for ms in durations if ms is not None][WARM_BATCHES:]
 
     def ours(writer: DataStreamWriter, name: str) -> Any:
-        Warehouse(url).create_table(name, orders.schema)
-        return writer.format("streamhouse").option("warehouse", url).start(name)
+        Warehouse(url).create_table(f"bench.{name}", orders.schema)
+        return writer.format("streamhouse").option("warehouse", url).start(f"bench.{name}")
 
     def nothing(writer: DataStreamWriter, _name: str) -> Any:
         return writer.foreachBatch(lambda rows, _: rows.write.format("noop").mode("append").save()).start()
@@ -137,8 +126,35 @@ def spark_sink(bench: Bench) -> Iterator[Figure]:
         bench.rounds(5, 2),
         warm_up=1,
     )
-    note = f"each turn is the median of {batches} batches"
+    note = f"each turn is the median of {_batches(bench)} batches"
     yield time_figure("streaming micro-batch of 1,000 rows", runs, peer, ratio_at_most(1.35), note=note)
+
+
+def stream_batches(bench: Bench, spark: SparkSession) -> tuple[pa.Table, Callable[[StartStream], list[float]]]:
+    """Return orders, and a function that streams them a file of 1,000 rows a batch, and returns seconds a batch.
+
+    The function is given how to start the query: from its writer and a name of a new table.
+    """
+    files = _batches(bench) + WARM_BATCHES
+    orders = data.load(bench.data, "orders", quick=bench.quick).slice(0, BATCH_ROWS * files)
+    source = parquet_files(bench.directory("source"), orders, BATCH_ROWS)
+    schema = spark.read.parquet(source).schema
+    numbers = itertools.count()
+
+    def stream(start: StartStream) -> list[float]:
+        number = next(numbers)
+        rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
+        writer = rows.writeStream.option("checkpointLocation", str(bench.scratch / f"checkpoint-{number}"))
+        query = start(writer.trigger(availableNow=True), f"rows_{number}")
+        query.awaitTermination()
+        durations = [_duration_ms(progress) for progress in query.recentProgress]
+        return [ms / 1000 for ms in durations if ms is not None][WARM_BATCHES:]
+
+    return orders, stream
+
+
+def _batches(bench: Bench) -> int:
+    return bench.rounds(12, 6)
 
 
 def _duration_ms(progress: Any) -> float | None:

@@ -87,7 +87,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _without_group(name: str) -> str:
     """Take the group that a test ran in, which xdist writes behind its ``name``, off it."""
-    return name.removesuffix("@spark").removesuffix("@catalog")
+    for group in ("@spark", "@catalog", "@architecture"):
+        name = name.removesuffix(group)
+    return name
 
 
 def _lacks_paimon(text: str) -> bool:

@@ -1,4 +1,11 @@
-"""streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server."""
+"""streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server.
+
+Tables and warehouses are loaded when they are first asked for: each Python worker of Spark imports this module, and
+needs few of their parts.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
@@ -24,11 +31,13 @@ from streamhouse_spark.errors import (
     WarehouseMovedError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.position import LogPosition
+    from streamhouse_spark.table.table import Table
+    from streamhouse_spark.warehouse.relocation import relocate
+    from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __version__ = "0.1.0"
 
@@ -69,3 +78,24 @@ __all__ = [
     "relocate",
     "tier",
 ]
+
+_HOMES: Final = {
+    "LogPosition": "log.commits.position",
+    "Table": "table.table",
+    "Warehouse": "warehouse.warehouse",
+    "relocate": "warehouse.relocation",
+}
+"""The module of each name that is loaded when it is first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module of a public name, which is an attribute from then on."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -113,7 +113,7 @@ def check_files(storage: Storage, state: TableState) -> None:
             raise AssertionError(f"{key} is named by {state.name} at commit {state.version}, and missing") from None
     ends: dict[str, int] = {}
     for segment in sorted(state.live_segments(), key=lambda s: s.part or 0):
-        verify_segment(storage, state.table_uuid, segment, state.schemas[segment.schema_id].arrow)
+        verify_segment(storage, state.table_uuid, segment, state.written_schema(segment.schema_id).arrow)
         if segment.uuid is not None:
             size_bytes = storage.size_bytes(segment_key(state.table_uuid, segment.uuid))
             is_whole = segment.part is None and segment.uuid not in ends

@@ -469,9 +469,7 @@ def truncation_is_planned_once() -> Iterator[None]:
         return (replace(found, offsets=KNOWN_ENDS[current.table_uuid]) for found in original(current))
 
     KNOWN_ENDS.clear()
-    from streamhouse_spark.table import table
-
-    with patched((table, "truncating", stale)):
+    with patched((staging, "truncating", stale)):
         yield
 
 

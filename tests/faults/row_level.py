@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import keyed_writes
 from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.errors import CommitConflictError
@@ -90,7 +91,7 @@ class Begun:
 
 def rewrite(table: Table, changes: dict[int, int | None], base: ReadBase) -> None:
     rows = pa.table({"id": pa.array(list(changes), pa.int64()), "n": pa.array(list(changes.values()), pa.int64())})
-    table.keyed.rewrite(rows, np.array([n is None for n in changes.values()], np.bool_), read=base)
+    keyed_writes.rewrite(table, rows, np.array([n is None for n in changes.values()], np.bool_), read=base)
 
 
 def read(table: Table) -> Rows:

@@ -19,6 +19,7 @@ from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from interop.lake_cases import written_files
+from lake_rows import lake_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
@@ -905,8 +906,8 @@ class CompactLake(TierFirst):
         super().check(run)
         lake = run.open().open_lake()
         for snapshot_id in lake.metadata_table("snapshots")["snapshot_id"].to_pylist():
-            lake.to_arrow(lake.plan_read(snapshot_id=snapshot_id))
-        in_lake = sorted(lake.to_arrow(lake.plan_read()).column("id").to_pylist())
+            lake_rows(lake, lake.plan_read(snapshot_id=snapshot_id))
+        in_lake = sorted(lake_rows(lake, lake.plan_read()).column("id").to_pylist())
         assert in_lake == sorted(run.open().to_arrow().column("id").to_pylist()), "the lake holds other rows"
 
 

@@ -37,10 +37,11 @@ def test_another_process_between_any_two_calls(work, between, share):
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("work", ["append inline", "append with a transaction", "truncate", "merge"])
-def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work):
+def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work, share):
     """What one thread read between another's look at the log and its record counts for both: a void record is none."""
-    outcomes = il.check_interleavings(work, "sleeps beside a thread that looks")
+    outcomes = il.check_interleavings(work, "sleeps beside a thread that looks", share=share)
     print(f"{work}: {dict(outcomes)}")  # noqa: T201
 
 
@@ -52,12 +53,13 @@ def test_another_process_between_calls_of_tiering(work, between, share):
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("work", ["append inline", "append objects", "merge", "maintain"])
-def test_a_table_dropped_and_created_again_between_any_two_calls(work):
+def test_a_table_dropped_and_created_again_between_any_two_calls(work, share):
     with il.small_limits():
         base = il.base_for(work)
         old_ids = sorted(base.observe().all_ids())
-        for at in range(il.calls_of(base, il.WORK[work])):
+        for at in filter(share.__contains__, range(il.calls_of(base, il.WORK[work]))):
             run, error = il.run_interleaved(base, il.WORK[work], il.rival_drops_and_creates, at)
             new = il.rival(run)
             assert run.ledger is not None
@@ -167,7 +169,7 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
 def _maintain_the_lake(run: Run) -> None:
     lake = run.open().open_lake()
     lake.compact()
-    lake.settled()
+    lake.durable()
     lake.expire(keep_last=1, keep_ms=0)
     lake.remove_orphans()
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
+import keyed_writes
 from faults.faulty_storage import WRITES, FaultyStorage, Op
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
@@ -214,7 +215,7 @@ class Update(Work):
         rows = pa.table({"id": pa.array([100], pa.int64()), "text": [LARGE]})
 
         def commit() -> None:
-            table.keyed.rewrite(rows, np.array([False]), read=base)
+            keyed_writes.rewrite(table, rows, np.array([False]), read=base)
 
         return commit
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
 
+from lake_rows import lake_rows
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
@@ -159,7 +160,7 @@ class KeyedTable:
 
     def lake_rows(self) -> list[Row]:
         """Read the lake by our reader, in the columns of the table as it is."""
-        return rows_of(self.lake().to_arrow(self.lake().plan_read(schema=self.state.schema)), self.state.schema)
+        return rows_of(lake_rows(self.lake(), self.lake().plan_read(schema=self.state.schema)), self.state.schema)
 
     def foreign_rows(self) -> list[Row]:
         """Read the lake by pyiceberg, or pypaimon, alone."""

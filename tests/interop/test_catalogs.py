@@ -8,6 +8,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
+from lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark.core.model import OffsetRange
@@ -45,7 +46,7 @@ def test_a_catalog_in_sqlite(sqlite_lake, tmp_path):
     for rows in rounds:
         tier(sqlite_lake, by_bucket(rows, "id", 2))
     everything = pa.concat_tables(rounds)
-    assert sorted_rows(sqlite_lake.to_arrow(sqlite_lake.plan_read())) == sorted_rows(everything)
+    assert sorted_rows(lake_rows(sqlite_lake, sqlite_lake.plan_read())) == sorted_rows(everything)
     alone = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db").load_table("sales.orders")
     assert sorted_rows(alone.scan().to_arrow().cast(EVENTS.arrow)) == sorted_rows(everything)
     in_order = pa.concat_tables([by_bucket(rows, "id", 2)[1] for rows in rounds])
@@ -53,7 +54,7 @@ def test_a_catalog_in_sqlite(sqlite_lake, tmp_path):
     assert pa.Table.from_batches(found).to_pylist() == in_order.slice(3).to_pylist()
     assert sqlite_lake.compact().files_removed > 0
     assert sqlite_lake.expire(keep_last=1, keep_ms=-60_000).files
-    assert sorted_rows(sqlite_lake.to_arrow(sqlite_lake.plan_read())) == sorted_rows(everything)
+    assert sorted_rows(lake_rows(sqlite_lake, sqlite_lake.plan_read())) == sorted_rows(everything)
     assert sqlite_lake.prune_metadata() == []
     sqlite_lake.drop(purge=False)
     assert not sqlite_lake.exists()
@@ -113,7 +114,7 @@ def test_a_lake_on_s3(s3_server):
     for rows in rounds:
         tier(lake, by_bucket(rows, "id", 2))
     everything = sorted_rows(pa.concat_tables(rounds))
-    assert sorted_rows(lake.to_arrow(lake.plan_read())) == everything
+    assert sorted_rows(lake_rows(lake, lake.plan_read())) == everything
     in_order = pa.concat_tables([by_bucket(rows, "id", 2)[0] for rows in rounds])
     found = [b for _, b in lake.read_offsets(0, OffsetRange(2, in_order.num_rows - 1))]
     assert pa.Table.from_batches(found).to_pylist() == in_order.slice(2, in_order.num_rows - 3).to_pylist()
@@ -140,7 +141,7 @@ def test_a_round_on_s3_survives_a_fault_at_each_of_its_writes(s3_server, fault):
                 break
         proxy.plan = nothing
         assert rounds > 4
-        assert sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
+        assert sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
         assert lake.newest().offsets == {0: 3 * rounds}
 
 

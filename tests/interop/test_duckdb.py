@@ -13,6 +13,7 @@ from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from lake_rows import lake_rows
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
@@ -114,7 +115,7 @@ def test_no_reader_prunes_a_row_that_matches(duck, storage, path, name):
         scalar = pa.scalar(value, EVERY_TYPE.arrow.field(name).type)
         expected = pc.sum(pc.equal(rows[name], scalar)).as_py()
         plan = lake.plan_read(node=filter_of(EVERY_TYPE, (name, "=", value)))
-        ours = lake.to_arrow(plan, filter=pc.field(name) == scalar)
+        ours = lake_rows(lake, plan, filter=pc.field(name) == scalar)
         assert ours.num_rows == expected, value
         if name != "a_float":  # pyiceberg compares 32-bit floats as 64-bit ones
             assert alone.scan(row_filter=EqualTo(name, value)).to_arrow().num_rows == expected, value

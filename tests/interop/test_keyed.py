@@ -10,6 +10,7 @@ import pytest
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
+from faults.share import few_of
 from faults.sim import sim_world
 from interop.histories import SHAPES, history
 from interop.keyed_cases import KeyedTable, live_deletes, rows_of
@@ -28,8 +29,10 @@ def duck() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-@pytest.mark.parametrize("before_images", [True, False], ids=["full image", "wal image"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "before_images", [True, pytest.param(False, marks=pytest.mark.long)], ids=["full image", "wal image"]
+)
+@pytest.mark.parametrize("shape", few_of(SHAPES, 1))
 def test_every_reader_sees_the_current_rows(duck, tmp_path, shape, before_images):
     schema, options = SHAPES[shape]
     storage = LocalStorage(str(tmp_path / "wh"), fsync=False)

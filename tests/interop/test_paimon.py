@@ -24,6 +24,7 @@ from interop.lake_cases import (
     tier_numbers,
     write_round,
 )
+from lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark.core.model import OffsetRange
@@ -245,7 +246,7 @@ def test_a_lake_on_s3(s3_server):
     for rows in rounds:
         tier(lake, by_bucket(rows, "id", 2, "paimon"))
     everything = sorted_rows(pa.concat_tables(rounds))
-    assert sorted_rows(lake.to_arrow(lake.plan_read())) == everything
+    assert sorted_rows(lake_rows(lake, lake.plan_read())) == everything
     in_order = pa.concat_tables([by_bucket(rows, "id", 2, "paimon")[0] for rows in rounds])
     found = [b for _, b in lake.read_offsets(0, OffsetRange(2, in_order.num_rows - 1))]
     assert pa.Table.from_batches(found).to_pylist() == in_order.slice(2, in_order.num_rows - 3).to_pylist()
@@ -262,6 +263,7 @@ def test_a_lake_on_s3(s3_server):
 
 
 @pytest.mark.s3
+@pytest.mark.long
 def test_maintenance_on_s3(s3_server, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     monkeypatch.setattr(paimon_orphans, "GRACE_MS_MIN", -60_000)  # objects are as young as the test
@@ -272,7 +274,7 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
         tier(lake, _numbered(number))
     lost, _ = write_round(lake, {0: _numbered(3)}, {0: 9})
     assert lake.compact().files_removed == 3
-    assert lake.settled().offsets == lake.newest().offsets == {0: 9}
+    assert lake.durable().offsets == lake.newest().offsets == {0: 9}
     assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
     assert lake.expire(keep_last=1, keep_ms=-60_000).snapshots == (1, 2, 3)
     assert lake.place.snapshots.ids() == [4]
@@ -282,7 +284,7 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
     assert not set(orphans) & {info.key for info in storage.list("lake/")}
     assert len([info.key for info in storage.list("lake/") if info.key.endswith(".parquet")]) == 1
     rows = [i for _, batch in lake.read_offsets(0, OffsetRange(0, 9)) for i in batch["id"].to_pylist()]
-    assert rows == sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(9))
+    assert rows == sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(9))
 
 
 @pytest.mark.s3
@@ -302,7 +304,7 @@ def test_a_round_on_s3_survives_a_lost_acknowledgement_of_each_of_its_writes(s3_
                 break
         proxy.plan = nothing
         assert rounds > 7
-        assert sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
+        assert sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
 
 
 def _numbered(round_number: int) -> pa.Table:
@@ -333,7 +335,7 @@ def test_two_processes_commit_each_row_once(warehouse_path):
     expected = list(range(2 * ROUNDS * ROWS))
     assert lake.newest().offsets == {0: len(expected)}
     assert lake.newest().id == 2 * ROUNDS
-    assert sorted(lake.to_arrow(lake.plan_read(columns=["id"]))["id"].to_pylist()) == expected
+    assert sorted(lake_rows(lake, lake.plan_read(columns=["id"]))["id"].to_pylist()) == expected
     read = pa.Table.from_batches([b for _, b in lake.read_offsets(0, OffsetRange(0, len(expected)))])
     assert read["id"].to_pylist() == expected
     alone = CatalogFactory.create({"warehouse": f"{warehouse_path}/lake"}).get_table("sales.orders")

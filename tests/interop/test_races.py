@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import lake_of, tier_numbers
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -30,7 +31,7 @@ def _started(root: str, num_rounds: int) -> list[multiprocessing.process.BasePro
 def _require_each_once(root: str) -> int:
     lake = lake_of(LocalStorage(root))
     end = lake.newest().offsets[0]
-    assert sorted(lake.to_arrow(lake.plan_read(columns=["id"]))["id"].to_pylist()) == list(range(end))
+    assert sorted(lake_rows(lake, lake.plan_read(columns=["id"]))["id"].to_pylist()) == list(range(end))
     read = pa.Table.from_batches([b for _, b in lake.read_offsets(0, OffsetRange(0, end))])
     assert read["id"].to_pylist() == list(range(end))
     return end

@@ -24,7 +24,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-KINDS = ["outside", "iceberg", "paimon"]
+KINDS = ["iceberg", "paimon", pytest.param("outside", marks=pytest.mark.long)]
 ANYWHERE = pytest.mark.parametrize("kind", KINDS)
 BY_KEY = pytest.mark.parametrize("by_key", [False, True], ids=["log", "keyed"])
 

@@ -191,4 +191,4 @@ def check_place(ids: set[int], offsets: dict[str, list[int]], hot: dict[tuple[in
 def check_files(table: Table) -> None:
     state = table.refresh()
     for segment in state.live_segments():
-        verify_segment(table.storage, state.table_uuid, segment, state.schemas[segment.schema_id].arrow)
+        verify_segment(table.storage, state.table_uuid, segment, state.written_schema(segment.schema_id).arrow)

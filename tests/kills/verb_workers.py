@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
+import keyed_writes
 from kills.workers import NAME, Journal, tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv.read_base import ReadBase
@@ -66,7 +67,7 @@ def updater(location: str, journal_path: str, _number: int) -> None:
         rows = pa.table({"id": found["id"], "n": pa.array(n, pa.int64())})
         journal.write("attempt")
         try:
-            table.keyed.rewrite(rows, np.zeros(len(n), np.bool_), read=base)
+            keyed_writes.rewrite(table, rows, np.zeros(len(n), np.bool_), read=base)
         except CommitConflictError:
             journal.write("conflict")
             time.sleep(PAUSE_S)

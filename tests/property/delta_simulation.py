@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyed_writes import change
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
 from streamhouse_spark.lookup.lookup import Lookup
@@ -149,7 +150,7 @@ class Simulation:
     def _commit(self, number, changes):
         deleted = np.array([kind == DELETE for kind in changes[KIND_COLUMN].to_pylist()], np.bool_)
         rows = changes.drop_columns([KIND_COLUMN])
-        self.target.keyed.change(rows, deleted, transaction=Transaction("delta_join", number, "query"))
+        change(self.target, rows, deleted, transaction=Transaction("delta_join", number, "query"))
 
     # -- what is right --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
+from keyed_writes import change
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
@@ -61,7 +62,7 @@ class Write:
 
     def make(self, twin):
         rows, deleted = arrow(twin.refresh().schema, self.rows)
-        twin.keyed.change(rows, deleted, columns=self.write.columns, overwrite=self.write.overwrites)
+        change(twin, rows, deleted, columns=self.write.columns, overwrite=self.write.overwrites)
 
 
 def arrow(schema, rows):
@@ -107,7 +108,7 @@ def replay(engine, steps):
             write.make(twin)
         elif step == "upsert":
             for table in (ours, twin):
-                table.keyed.change(*arrow(table.refresh().schema, given_rows))
+                change(table, *arrow(table.refresh().schema, given_rows))
         elif step == "truncate":
             ours.truncate()
             twin.truncate()

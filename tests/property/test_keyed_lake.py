@@ -20,6 +20,7 @@ from pyiceberg.expressions import EqualTo
 
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
+from lake_rows import lake_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
@@ -209,14 +210,22 @@ def always_compacting():
         yield
 
 
-@given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
-@example(
-    name="partitions",
-    before_images=False,
-    steps=[("change", 0), ("truncate", 0), ("tier", 0), ("append", 0), ("truncate", 0)],
-)
-@settings(max_examples=100)
-def test_histories(name, before_images, steps):
+@pytest.mark.parametrize("num_examples", [25, pytest.param(100, marks=pytest.mark.long)])
+def test_histories(num_examples):
+    @settings(max_examples=num_examples)
+    @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
+    @example(
+        name="partitions",
+        before_images=False,
+        steps=[("change", 0), ("truncate", 0), ("tier", 0), ("append", 0), ("truncate", 0)],
+    )
+    def any_history(name, before_images, steps):
+        check_history(name, before_images, steps)
+
+    any_history()
+
+
+def check_history(name, before_images, steps):
     clock = SimClock()
     world = World(clock, sim_world(1).ids)
     history = History(SHAPES[name], MemoryStorage(world), world, before_images=before_images)
@@ -230,7 +239,7 @@ def test_histories(name, before_images, steps):
     table = history.table
     mine = {key: rows for key, rows in history.held.items() if rows}
     assert history.shape.foreign or mine == {key: [row] for key, row in table.rows.items()}
-    assert rows_of(table.lake().to_arrow(table.lake().plan_read()), table.state.schema)[:0] == []
+    assert rows_of(lake_rows(table.lake(), table.lake().plan_read()), table.state.schema)[:0] == []
 
 
 @pytest.mark.long

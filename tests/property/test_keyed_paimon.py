@@ -17,6 +17,7 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, rows_of
+from lake_rows import lake_rows
 from property.machine import examples_wanted
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import StreamhouseError
@@ -131,12 +132,12 @@ class History:
             assert found == table.expected()
         self.then.setdefault(snapshot.id, found)
         number = rng.choice(sorted(self.then))
-        older = lake.to_arrow(lake.plan_read(snapshot_id=number, schema=table.state.schema))
+        older = lake_rows(lake, lake.plan_read(snapshot_id=number, schema=table.state.schema))
         then = [row[: self.num_own] for row in self.then[number]]
         assert [row[: self.num_own] for row in rows_of(older, table.state.schema)] == then
         n = rng.randrange(9)
         plan = lake.plan_read(columns=["n", "name"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
-        matching = lake.to_arrow(plan, filter=pc.field("n") == n)
+        matching = lake_rows(lake, plan, filter=pc.field("n") == n)
         place = table.state.schema.names.index("n")
         names = sorted((row[place - 1] for row in found if row[place] == n), key=repr)
         assert sorted(matching["name"].to_pylist(), key=repr) == names

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.faulty_storage import FaultyStorage, sweep
@@ -165,8 +165,17 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS)
-def test_histories(tmp_path_factory, steps):
+@pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.long)])
+def test_histories(tmp_path_factory, num_examples):
+    @settings(max_examples=num_examples)
+    @given(steps=STEPS)
+    def any_history(steps):
+        check_history(tmp_path_factory, steps)
+
+    any_history()
+
+
+def check_history(tmp_path_factory, steps):
     storage, clock = MemoryStorage(), SimClock()
     create(storage)
     folder = tmp_path_factory.mktemp("caches")

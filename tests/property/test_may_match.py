@@ -39,7 +39,6 @@ from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is
 from unit.datasource.catalog.scan.test_pruning import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
-LIMITS = settings(max_examples=200, derandomize=True, deadline=None)
 COMPARISONS = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -174,16 +173,24 @@ def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tu
 OUTCOMES = {"iceberg": iceberg_outcomes, "paimon": paimon_outcomes}
 
 
-def require_kept(node: Node, rows: list[dict[str, Any]], matches: list[bool], by: list[str], lake_format: str) -> None:
-    manifest, files = OUTCOMES[lake_format](node, rows, by)
-    if any(matches):
-        assert manifest
-        assert file_may_match(file_of(rows, nan_is_counted=False), TABLE, node)
-        assert file_may_match(file_of(rows, nan_is_counted=True), TABLE, node)
-        segment = segment_of(rows, by)
-        state = STATE if not by else SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by))
-        assert segment_may_match(state, segment, segment.offsets, node)
-    assert all(kept for kept, match in zip(files, matches, strict=True) if match)
+class Held:
+    """Rows in files, in a segment, and in partitions of the columns ``by`` of both lakes."""
+
+    def __init__(self, rows: list[dict[str, Any]], by: list[str]) -> None:
+        self.rows, self.by = rows, by
+        self.files = [file_of(rows, nan_is_counted=counted) for counted in (False, True)]
+        self.segment = segment_of(rows, by)
+        self.state = STATE if not by else SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by))
+
+    def require_kept(self, node: Node, matches: list[bool]) -> None:
+        """Require that ``node`` leaves out nothing that holds a row that matches."""
+        if any(matches):
+            assert all(file_may_match(file, TABLE, node) for file in self.files)
+            assert segment_may_match(self.state, self.segment, self.segment.offsets, node)
+        for lake_format, outcomes_of in OUTCOMES.items():
+            manifest, files = outcomes_of(node, self.rows, self.by)
+            assert manifest or not any(matches), lake_format
+            assert all(kept for kept, match in zip(files, matches, strict=True) if match), lake_format
 
 
 # -- every small case -------------------------------------------------------------------------------------------------
@@ -224,46 +231,52 @@ def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Callable
             yield bound.node, lambda rows, e=bound.expression: matching(rows, e)
 
 
-@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("name", TWO_VALUES)
-def test_every_small_case(lake_format, name):
+def test_every_small_case(name):
     values = [*TWO_VALUES[name], None, *([math.nan, math.inf] if name in "fg" else [])]
-    contents = [chosen for length in (1, 2) for chosen in combinations(values, length)]
+    rows = [dict.fromkeys(SCHEMA.names) | {name: value} for value in values]
+    contents = [chosen for length in (1, 2) for chosen in combinations(range(len(values)), length)]
+    held = [(chosen, Held([rows[i] for i in chosen], [name])) for chosen in contents]
     for node, meaning in small_filters(name, values):
-        for chosen in contents:
-            rows = [dict.fromkeys(SCHEMA.names) | {name: value} for value in chosen]
-            require_kept(node, rows, meaning(rows), [name], lake_format)
+        matches = meaning(rows)
+        for chosen, holding in held:
+            holding.require_kept(node, [matches[i] for i in chosen])
 
 
 # -- the property -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-@LIMITS
-@given(drawn=trees())
-def test_filters_of_spark(lake_format, drawn):
+def a_filter_of_spark(drawn: Any) -> None:
     (meant, pushed), by, rows = drawn
     node = parse_filters([pushed], column_types(TABLE))
     matches = [any(is_true(meant, row, unknown) for unknown in (True, False, None)) for row in rows]
-    require_kept(node, rows, matches, by, lake_format)
+    Held(rows, by).require_kept(node, matches)
 
 
-@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-@LIMITS
-@given(drawn=conditions())
-def test_predicates(lake_format, drawn):
+def predicates_in_a_list(drawn: Any) -> None:
     asked, by, rows = drawn
     bound = parse_filter(asked).bound(SCHEMA)
-    require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
+    Held(rows, by).require_kept(bound.node, matching(rows, bound.expression))
 
 
-@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-@LIMITS
-@given(drawn=conditions(), how=st.lists(st.sampled_from(["&", "|", "~"]), min_size=3, max_size=3))
-def test_expressions_of_arrow(lake_format, drawn, how):
-    asked, by, rows = drawn
+def an_expression_of_arrow(drawn: Any) -> None:
+    (asked, by, rows), how = drawn
     bound = parse_filter(joined(asked, how)).bound(SCHEMA)
-    require_kept(bound.node, rows, matching(rows, bound.expression), by, lake_format)
+    Held(rows, by).require_kept(bound.node, matching(rows, bound.expression))
+
+
+JOINS = st.lists(st.sampled_from(["&", "|", "~"]), min_size=3, max_size=3)
+PROPERTIES = [
+    (a_filter_of_spark, trees()),
+    (predicates_in_a_list, conditions()),
+    (an_expression_of_arrow, st.tuples(conditions(), JOINS)),
+]
+
+
+@pytest.mark.parametrize("num_examples", [60, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("leaves_out_nothing", "drawn"), PROPERTIES, ids=["spark", "predicates", "arrow"])
+def test_random_filters(leaves_out_nothing, drawn, num_examples):
+    settings(max_examples=num_examples, derandomize=True, deadline=None)(given(drawn)(leaves_out_nothing))()
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])

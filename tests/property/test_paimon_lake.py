@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, written_files
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.paimon import commit as paimon_commit
@@ -134,7 +135,7 @@ class Model:
         self.storage.put(key, json.dumps(made).encode())
 
     def do_settle(self) -> None:
-        held = self.lake.settled()
+        held = self.lake.durable()
         if held is not None:
             assert held.offsets == self.lake.newest().offsets
 
@@ -160,7 +161,7 @@ def _offsets(bucket: int, offset: int) -> dict[int, int]:
 
 
 def _ids(lake, snapshot_id: int) -> list[int]:
-    return sorted(lake.to_arrow(lake.plan_read(snapshot_id=snapshot_id, columns=["id"]))["id"].to_pylist())
+    return sorted(lake_rows(lake, lake.plan_read(snapshot_id=snapshot_id, columns=["id"]))["id"].to_pylist())
 
 
 @contextmanager

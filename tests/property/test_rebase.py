@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,8 +78,12 @@ def check_history(rows, steps) -> Counter[str]:
     return outcomes
 
 
-@settings(max_examples=150)
-@given(rows=st.dictionaries(KEYS, NUMBERS), steps=STEPS)
-def test_histories(rows, steps):
-    with own_tablets():
-        check_history(rows, steps)
+@pytest.mark.parametrize("num_examples", [40, pytest.param(150, marks=pytest.mark.long)])
+def test_histories(num_examples):
+    @settings(max_examples=num_examples)
+    @given(rows=st.dictionaries(KEYS, NUMBERS), steps=STEPS)
+    def any_history(rows, steps):
+        with own_tablets():
+            check_history(rows, steps)
+
+    any_history()

@@ -43,6 +43,7 @@ def test_as_the_copy_everywhere(spark, sides):
     assert run(spark, sides, [93, 102, 107, 147, 196]) > 5  # once each of these lost rows
 
 
+@pytest.mark.long
 def test_every_row_is_where_it_was_meant_to_be(spark, wh, sides):
     """Else the other tests would compare too little."""
     assert {side.catalog.split(".")[-1].strip("`"): side.num_rows for side in sides} == {

@@ -225,6 +225,7 @@ def test_join_on_the_bucket_key_needs_no_exchange(spark, bucketed, kind):
 
 @pytest.mark.parametrize("kind", JOINS[:4])
 @pytest.mark.parametrize("setting", ["partiallyClusteredDistribution", "shuffle", "allowCompatibleTransforms", None])
+@pytest.mark.long
 def test_join_with_other_buckets_gives_the_same_rows(spark, bucketed, kind, setting):
     settings = {**NO_BROADCAST}
     if setting is not None:

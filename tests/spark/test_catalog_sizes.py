@@ -24,6 +24,7 @@ def tables(spark: Any, make: Any) -> tuple[str, str]:
     return ours, theirs
 
 
+@pytest.mark.long
 def test_statements_do_the_same_as_in_a_table_of_sparks(spark: Any, tables: tuple[str, str]) -> None:
     results = []
     for name in tables:

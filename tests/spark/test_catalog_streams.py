@@ -70,6 +70,7 @@ def test_starting_positions(spark, wh, tables, tmp_path):
 
 
 @needs_limits
+@pytest.mark.long
 def test_rows_of_a_batch_are_limited(spark, tables, checkpoint):
     source, target = tables
     source.append(rows(100))
@@ -127,6 +128,7 @@ def test_the_changelog_is_a_stream(spark, wh, tables, checkpoint):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_a_repeated_batch_adds_nothing(spark, tables, checkpoint):
     source, target = tables
     for start in (0, 50):
@@ -200,6 +202,7 @@ def test_rows_that_do_not_fit_are_refused(spark, tables, tmp_path):
 
 
 @pytest.mark.parametrize("which", ["source", "sink"])
+@pytest.mark.long
 def test_a_table_created_again_ends_the_stream(spark, wh, tables, checkpoint, which):
     source, target = tables
     source.append(rows(10))

@@ -80,6 +80,7 @@ def test_adopted_rows_and_upkeep_in_sql(spark, wh: Warehouse, lake, tmp_path):
     assert dict(map(tuple, hidden)) == {**dict.fromkeys((1, 2, 3)), **{i: i - 4 for i in range(4, 11)}}
 
 
+@pytest.mark.long
 def test_adopted_rows_by_key_in_sql(spark, lake, tmp_path):
     with pytest.raises(AnalysisException, match=r"LAKE_MISMATCH.*'text' of the primary key is optional"):
         call(spark, "adopt(table => 'upkeep.people', primary_key => 'text')")

@@ -52,6 +52,7 @@ def test_one_frame_with_two_filters(spark, orders):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_self_join_with_different_filters(spark, orders):
     name = f"streamhouse.{orders.name}"
     found = spark.sql(f"SELECT a.id, b.id FROM {name} a JOIN {name} b ON a.id + 1 = b.id WHERE a.id = 1 AND b.id = 2")
@@ -283,6 +284,7 @@ def test_table_that_was_made_anew_is_another_table(spark, wh, orders):
     assert frame_of(spark, orders).count() == 3
 
 
+@pytest.mark.long
 def test_frame_after_a_column_was_added(spark, orders):
     name = f"streamhouse.{orders.name}"
     frame = frame_of(spark, orders)

@@ -22,7 +22,8 @@ def table(wh):
 def our_line(failure):
     """The line that our error has in Spark's text, which has one more of its own at most, and no traceback."""
     text = str(failure.value)
-    shown = text.partition("=== Streaming Query ===")[0].splitlines()  # Spark tells there how far the query came
+    told = text.partition("=== Streaming Query ===")[0]  # Spark tells after it how far the query came
+    shown = [line for line in told.splitlines() if line.strip()]
     assert len(shown) <= 2, text
     return next(line for line in shown if "streamhouse_spark.errors." in line)
 

@@ -93,6 +93,7 @@ def test_what_is_refused(spark, wh, table, write):
         writer.mode("append").save(plain.name)
 
 
+@pytest.mark.long
 def test_a_job_that_repeats_a_version_sums_once(spark, wh, read):
     properties = {"table.merge-engine": "aggregation", "fields.total.agg": "sum"}
     table = wh.create_table("keyed.sums", "id INT, total BIGINT", primary_key=["id"], properties=properties)

@@ -92,6 +92,7 @@ def test_a_stream_fails_with_the_message(spark, wh, table, copied, checkpoint, h
     assert ids(copied) == [*range(10), *range(100, 105), *range(200, 205)]
 
 
+@pytest.mark.long
 def test_a_stream_that_runs_fails_at_once(spark, wh, table, copied, checkpoint):
     table.append(rows(10))
     stream = load_stream(spark, wh, table.name).writeStream.format("streamhouse").option("warehouse", wh.url)

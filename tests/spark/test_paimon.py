@@ -64,6 +64,7 @@ def test_the_catalog_reads_log_and_lake_as_one(spark, orders, where):
     )
 
 
+@pytest.mark.long
 def test_every_row_once_and_whole(spark, orders, wh):
     for found in (spark.table(SQL), spark.read.format("streamhouse").option("warehouse", wh.url).load(NAME)):
         assert found.exceptAll(spark.table("paimon_orders")).count() == 0
@@ -126,6 +127,7 @@ def test_overwritten_widened_and_emptied(spark, wh):
     spark.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.long
 def test_current_rows_by_key(spark, wh):
     """Merged from files with common keys in Python, read as they are by Spark, and beside newer changes of the log."""
     wh.create_database("paimon_lake")

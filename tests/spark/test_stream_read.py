@@ -58,6 +58,7 @@ def test_full_reads_what_was_trimmed_from_the_lake(spark, wh, tables, checkpoint
     assert ids(target) == list(range(600))
 
 
+@pytest.mark.long
 def test_stream_that_was_down_while_the_log_was_trimmed(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(100))
@@ -280,6 +281,7 @@ def test_limits_are_refused_where_they_cannot_be_kept(spark, wh, tables, checkpo
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_new_partitions_are_simply_rows(spark, wh, checkpoint):
     source = wh.create_table("tail.by_day", "id BIGINT, day STRING", partition_by=["day"])
     target = wh.create_table("tail.by_day_to", "id BIGINT, day STRING", partition_by=["day"])

@@ -57,6 +57,7 @@ def test_repeated_batch_adds_nothing(spark, wh, tables, checkpoint):
     assert (stored["txn_app_id"], stored["txn_version"]) == (query_id, 2)
 
 
+@pytest.mark.long
 def test_repeated_batch_with_other_rows_adds_nothing(spark, wh, tables, checkpoint):
     """A batch that is repeated is the same batch, even where the query is not deterministic."""
     source, target = tables
@@ -98,6 +99,7 @@ def test_failing_commit_then_restart(spark, wh, tables, checkpoint):
     assert ids(target) == [*range(10), 900]
 
 
+@pytest.mark.long
 def test_application_id_outlives_the_checkpoint(spark, wh, tables, checkpoint, tmp_path):
     """With a new checkpoint the batch ids begin anew under another query: that must not be skipped in silence."""
     source, target = tables

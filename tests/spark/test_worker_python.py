@@ -19,10 +19,10 @@ import streamhouse_spark as sh
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 spark = sh.configure(builder, warehouse=sys.argv[1]).getOrCreate()
-spark.sql("CREATE DATABASE streamhouse.default")
-spark.sql("CREATE TABLE streamhouse.default.t (id BIGINT, n BIGINT, PRIMARY KEY (id))")
-spark.sql("INSERT INTO streamhouse.default.t SELECT id, id FROM range(10)")
-print("sum", spark.sql("SELECT sum(n) FROM streamhouse.default.t").collect()[0][0])
+spark.sql("CREATE DATABASE streamhouse.d")
+spark.sql("CREATE TABLE streamhouse.d.t (id BIGINT, n BIGINT, PRIMARY KEY (id))")
+spark.sql("INSERT INTO streamhouse.d.t SELECT id, id FROM range(10)")
+print("sum", spark.sql("SELECT sum(n) FROM streamhouse.d.t").collect()[0][0])
 """
 
 

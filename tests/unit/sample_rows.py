@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,7 @@ ALL_TYPES = TableSchema.of(ALL_TYPES_DDL)
 SCALAR_TYPES = [kind for kind in VALUES if "<" not in kind]
 
 
+@functools.lru_cache(maxsize=32)
 def sample(num_rows: int, seed: int = 0, *, first_id: int = 0, null_share: float = 0.2) -> pa.Table:
     """Rows of `ALL_TYPES`; ``id`` counts from ``first_id``."""
     rng = random.Random(seed)

@@ -343,7 +343,7 @@ class TestReads:
 # -- disks that refuse ------------------------------------------------------------------------------------------------
 
 _CHILD = """
-import os, resource, signal, sys
+import importlib, os, pkgutil, resource, signal, sys
 import pyarrow as pa
 import pyarrow.dataset
 import streamhouse_spark as sh
@@ -351,7 +351,10 @@ root, uid, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-if uid:
+if uid:  # who may then not reach the modules that are loaded when they are asked for
+    for module in pkgutil.walk_packages(sh.__path__, sh.__name__ + "."):
+        if module.name.split(".")[1] not in ("cli", "datasource", "demo"):
+            importlib.import_module(module.name)
     os.setgroups([]); os.setgid(uid); os.setuid(uid)
 def attempt(ask):
     try:

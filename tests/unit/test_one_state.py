@@ -18,12 +18,13 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
-from streamhouse_spark.datasource.read.planning import plan_lake, plan_ranges, plan_union
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.read.union_read import plan_union, read_pin
 from streamhouse_spark.table.table import Table
 
 NAME = "sales.parts"
@@ -115,6 +116,11 @@ def of_range(table: Table) -> object:
     return plan_ranges(table, state, ranges, NAMES, fail_on_data_loss=True)
 
 
+def of_lake(table: Table) -> object:
+    state = table.refresh()
+    return plan_lake(table, state, Projection.of(state.schema, NAMES, None))
+
+
 def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
     """What the catalog's tasks read, all of it in Python."""
     name = NAME if suffix is None else f"{NAME}${suffix}"
@@ -143,7 +149,7 @@ LAKE_READS: dict[str, Read] = {
     "lake with a filter": lambda _, t: t.lake.to_arrow(columns=["a", "id"], filter=[("b", ">", 0)]).to_pylist(),
     "head": lambda wh, _: first_rows(wh, f"{NAME}$lake", 10).to_pylist(),
     "view": lambda wh, _: wh.view(f"{NAME}$lake").to_arrow().to_pylist(),
-    "plan": lambda wh, t: planned(wh, lambda t: plan_lake(t, NAMES, as_of_snapshot=None, as_of_timestamp_ms=None), t),
+    "plan": lambda wh, t: planned(wh, of_lake, t),
     "sql": lambda wh, _: by_sql(wh, "lake"),
 }
 LOG_READS: dict[str, Read] = {
@@ -218,7 +224,8 @@ PINNED = (
     "read/stand_ins.py",
     "cli/head.py",
     "table/partition_stats.py",
-    "datasource/read/planning.py",
+    "read/ranges.py",
+    "read/union_read.py",
     "datasource/read/start_rows.py",
     "datasource/catalog/scan/sources.py",
     "datasource/catalog/scan/aggregates.py",

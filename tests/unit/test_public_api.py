@@ -103,7 +103,13 @@ def run(code: str) -> str:
 
 
 def test_importing_loads_nothing_heavy():
-    assert run(f"import sys, streamhouse_spark; print([m for m in {HEAVY} if m in sys.modules])") == "[]"
+    heavy = [*HEAVY, "pyarrow", "numpy"]
+    assert run(f"import sys, streamhouse_spark; print([m for m in {heavy} if m in sys.modules])") == "[]"
+
+
+def test_names_that_are_loaded_late_are_listed_and_stay():
+    code = "import streamhouse_spark as sh; print(set(sh.__all__) <= set(dir(sh)), sh.Table, 'Table' in vars(sh))"
+    assert run(code) == "True <class 'streamhouse_spark.table.table.Table'> True"
 
 
 def test_writing_and_reading_a_local_table_loads_nothing_heavy(warehouse_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 
 import numpy as np
 import pytest
@@ -125,8 +124,7 @@ def test_what_is_checked():
         call(unknown=1)
 
 
-def test_a_long_text_is_looked_at_in_no_time():
-    begun = time.monotonic()
-    assert not looks_like_secret("comment", "x" * 300_000)
-    assert looks_like_secret("comment", "x" * 300_000 + "://me:word@host")
-    assert time.monotonic() - begun < 5, "the time grew with the square of the length: minutes for this one"
+def test_a_long_text_is_looked_at_once():
+    """A search that begins anew at each character needs hours for this text, and the timeout of a test ends it."""
+    assert not looks_like_secret("comment", "x" * 3_000_000)
+    assert looks_like_secret("comment", "x" * 3_000_000 + "://me:word@host")

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
-from streamhouse_spark.cli.adopt_command import adopt
-from streamhouse_spark.cli.demo_command import demo
-from streamhouse_spark.cli.dropped_commands import undrop
-from streamhouse_spark.cli.jar_command import jar
-from streamhouse_spark.cli.lake_commands import compact, expire_snapshots, remove_orphan_files, rewrite_manifests
-from streamhouse_spark.cli.partition_command import drop_partition
-from streamhouse_spark.cli.relocate_command import relocate
-from streamhouse_spark.cli.retier_command import retier
-from streamhouse_spark.cli.row_commands import append, head, segments, snapshots, tail
 from streamhouse_spark.cli.session import (
     Session,
     require_text,
@@ -23,17 +15,47 @@ from streamhouse_spark.cli.session import (
     usage_in_one_line,
     write_examples,
 )
-from streamhouse_spark.cli.table_commands import alter, create, describe, drop, ls, rename, truncate
-from streamhouse_spark.cli.tier_command import tier
-from streamhouse_spark.cli.upkeep_commands import doctor, maintain, verify
 
-_SECTIONS: Final = {
-    "Start here": ("demo", "doctor", "jar"),
-    "Tables": ("ls", "describe", "create", "adopt", "alter", "rename", "truncate", "drop-partition", "drop", "undrop"),
-    "Rows": ("head", "tail", "append"),
-    "Lake and upkeep": ("tier", "retier", "maintain", "snapshots", "segments", "verify", "relocate"),
-    "Parts of maintain": ("compact", "expire-snapshots", "remove-orphan-files", "rewrite-manifests"),
+_SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Start here": {
+        "demo": ("demo_command", "Stream real flights into a table, tier and query them."),
+        "doctor": ("upkeep_commands", "Check this machine and a warehouse, and say what to install or do."),
+        "jar": ("jar_command", "Print the path of the SQL catalog's jar."),
+    },
+    "Tables": {
+        "ls": ("table_commands", "List the tables of a warehouse, or of one DATABASE."),
+        "describe": ("table_commands", "Show what a table is: columns, properties, buckets, lake and lag."),
+        "create": ("table_commands", "Create a table, its database and, if need be, the warehouse."),
+        "adopt": ("adopt_command", "Make a table of an Iceberg or Paimon table that is there, with its rows."),
+        "alter": ("table_commands", "Change a table's columns and properties, all of it or nothing."),
+        "rename": ("table_commands", "Give a table another name, also in another database."),
+        "truncate": ("table_commands", "Remove all rows of a table, after asking; the table itself stays."),
+        "drop-partition": ("partition_command", "Remove the rows of all partitions with these values, after asking."),
+        "drop": ("table_commands", "Drop a table and its lake table, after asking."),
+        "undrop": ("dropped_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
+    },
+    "Rows": {
+        "head": ("row_commands", "Print rows of a table or of one of its views."),
+        "tail": ("row_commands", "Follow a table: print rows as they are written."),
+        "append": ("row_commands", "Add the rows of files to a table; upsert them where it has a primary key."),
+    },
+    "Lake and upkeep": {
+        "tier": ("tier_command", "Move rows from the hot logs into the lakes."),
+        "retier": ("retier_command", "Build the lake of a table anew from its hot log, in a fresh place."),
+        "maintain": ("upkeep_commands", "Merge small segments, trim what is old, delete what nobody needs."),
+        "snapshots": ("row_commands", "List the snapshots of a table's lake, oldest first."),
+        "segments": ("row_commands", "List the segments of a table's hot log."),
+        "verify": ("upkeep_commands", "Check everything that a table names, byte by byte."),
+        "relocate": ("relocate_command", "Make a warehouse that was moved whole where it lies now."),
+    },
+    "Parts of maintain": {
+        "compact": ("lake_commands", "Join small files of the lake, and remove deleted rows from them."),
+        "expire-snapshots": ("lake_commands", "Drop old snapshots of the lake, and the files that only they need."),
+        "remove-orphan-files": ("lake_commands", "Delete files of the lake that no snapshot needs."),
+        "rewrite-manifests": ("lake_commands", "Join the manifests of an Iceberg lake to few large ones."),
+    },
 }
+"""The module of each command, and the line about it in the list of all: a call loads the command that it names only."""
 _EXAMPLES: Final = """
 streamhouse demo
 export STREAMHOUSE_WAREHOUSE=./warehouse
@@ -42,6 +64,24 @@ echo '{"order_id": 1, "customer": "ann", "amount": 9.5}' | streamhouse append sa
 streamhouse tier --once
 streamhouse head 'sales.orders$lake'
 """
+
+
+class _Commands(Mapping[str, click.Command]):
+    """All commands by their names. The module of a command is loaded when it is asked for."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for names in _SECTIONS.values() for name, (module, _) in names.items()}
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = import_module(f"streamhouse_spark.cli.{self._modules[name]}")
+        command: click.Command = getattr(module, name.replace("-", "_"))
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 class _Group(click.Group):
@@ -58,19 +98,21 @@ class _Group(click.Group):
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in _SECTIONS.items():
-            found = [(name, self.commands[name]) for name in names if name in self.commands]
-            if found:
-                with formatter.section(title):
-                    formatter.write_dl([(name, command.get_short_help_str(110)) for name, command in found])
+            with formatter.section(title):
+                formatter.write_dl([(name, summary) for name, (_, summary) in names.items()])
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, _EXAMPLES)
         formatter.write("\n`streamhouse COMMAND --help` explains each command.\n")
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Group,
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @shared_options
-@click.version_option(version("streamhouse-spark"), message="streamhouse %(version)s")
+@click.version_option(package_name="streamhouse-spark", message="streamhouse %(version)s")
 @click.pass_context
 def streamhouse(ctx: click.Context) -> None:
     """Streamhouse tables: a hot Arrow log and an open lake behind one name.
@@ -79,38 +121,6 @@ def streamhouse(ctx: click.Context) -> None:
     and progress to stderr. Exit codes: 0 done, 1 failed (the reason is one line on stderr), 2 wrong usage.
     """
     ctx.ensure_object(Session)
-
-
-for _command in (
-    demo,
-    doctor,
-    jar,
-    ls,
-    describe,
-    create,
-    adopt,
-    alter,
-    rename,
-    truncate,
-    drop_partition,
-    drop,
-    undrop,
-    head,
-    tail,
-    append,
-    tier,
-    retier,
-    maintain,
-    compact,
-    expire_snapshots,
-    remove_orphan_files,
-    rewrite_manifests,
-    snapshots,
-    segments,
-    verify,
-    relocate,
-):
-    streamhouse.add_command(_command)
 
 
 def main(args: Any = None) -> None:

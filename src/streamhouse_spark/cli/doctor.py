@@ -140,7 +140,7 @@ def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:
 
 
 def java_install_command(system: str, release: Mapping[str, str]) -> str:
-    """The command that installs a fitting Java on this operating system."""
+    """Find the command that installs a fitting Java on this operating system."""
     if system == "Darwin":
         return "brew install openjdk@21, then export JAVA_HOME=$(brew --prefix openjdk@21)"
     family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
@@ -375,7 +375,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def in_range(version: str, required: str) -> bool:
-    """Whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
+    """Tell whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
     found = _release(version)
     for clause in filter(None, (part.strip() for part in required.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)

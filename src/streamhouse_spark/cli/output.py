@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table as RichTable
 from rich.text import Text
 
-FORMATS: Final = ("text", "json")
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that is not for a terminal: nothing is ever cut."""
 _LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)

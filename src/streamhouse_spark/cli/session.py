@@ -9,15 +9,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from streamhouse_spark.cli.output import FORMATS, Output
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, shown
-from streamhouse_spark.warehouse.opened_tables import OpenedTables
-from streamhouse_spark.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from streamhouse_spark.cli.output import Output
+    from streamhouse_spark.warehouse.opened_tables import OpenedTables
+    from streamhouse_spark.warehouse.warehouse import Warehouse
+
+FORMATS: Final = ("text", "json")
 
 
 @dataclass(slots=True)
@@ -31,6 +35,8 @@ class Session:
 
     @property
     def output(self) -> Output:
+        from streamhouse_spark.cli.output import Output
+
         return Output(as_json=self.format == "json")
 
     @property
@@ -44,6 +50,8 @@ class Session:
 
     @property
     def warehouse(self) -> Warehouse:
+        from streamhouse_spark.warehouse.warehouse import Warehouse
+
         return Warehouse(self.warehouse_location, self.settings)
 
 

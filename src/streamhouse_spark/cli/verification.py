@@ -98,7 +98,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
 
 
 def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
-    """Whether log and lake are of one time: one of the two may be restored from a backup without the other."""
+    """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
     try:
         newest = table.open_lake().newest()
         require_of_history(table.log, newest)

@@ -193,7 +193,7 @@ def parse_properties(
 
 
 def is_keyed_property(name: str) -> bool:
-    """Whether only tables with a primary key have the property."""
+    """Tell whether only tables with a primary key have the property."""
     keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
     return name in keyed or FIELD.match(name) is not None
 
@@ -257,7 +257,7 @@ def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) ->
 
 
 def has_statistics(arrow: pa.DataType) -> bool:
-    """Whether segments can record the minimum and maximum of a column of this type."""
+    """Tell whether segments can record the minimum and maximum of a column of this type."""
     return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
-
-import numpy as np
 
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, StreamhouseError, shown
 
@@ -103,12 +102,18 @@ def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | 
 
 
 def _flag(name: str, value: object) -> None:
-    if type(value) is not bool and not isinstance(value, np.bool_):
+    if type(value) is not bool and not _is_of_numpy(value, "bool_"):
         _refuse(name, value, "True or False")
 
 
+def _is_of_numpy(value: object, kind: str) -> bool:
+    """Return if a value is one of NumPy's; where it was never loaded, none can be."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
+
+
 def _whole(name: str, value: object) -> None:
-    is_whole = type(value) is int or isinstance(value, np.integer)
+    is_whole = type(value) is int or _is_of_numpy(value, "integer")
     if not is_whole or not -_INT64_MAX <= int(value) <= _INT64_MAX:  # type: ignore[call-overload]
         unit = "milliseconds as a " if name.endswith("_ms") else "a "
         _refuse(name, value, f"{unit}whole number of at most 64 bits")

@@ -17,17 +17,17 @@ class Clock(Protocol):
         """Wall-clock time, milliseconds since 1970-01-01 UTC. May jump; never decides correctness."""
 
     def boot_ms(self) -> int:
-        """Milliseconds since some fixed moment, never going back, counting while the machine sleeps."""
+        """Give the milliseconds since some fixed moment, never going back, counting while the machine sleeps."""
 
     def sleep_ms(self, duration_ms: float) -> None: ...
 
 
 class Ids(Protocol):
     def new_uuid(self) -> str:
-        """32 lower-case hexadecimal digits, never given out before."""
+        """Draw 32 lower-case hexadecimal digits, never given out before."""
 
     def jitter(self) -> float:
-        """A number in [0, 1), for spreading retries."""
+        """Draw a number in [0, 1), for spreading retries."""
 
 
 class SystemClock:

@@ -44,8 +44,8 @@ def recorded_root(location: str, key: str) -> str | None:
 
 
 def is_same_place(first: str, second: str) -> bool:
-    """Whether two roots are the same. For local directories the file system is asked, so that a symbolic link, or a
-    mount that this process sees, makes no difference.
+    """Tell whether two roots are the same. For local directories the file system is asked, so that a symbolic link, or
+    a mount that this process sees, makes no difference.
     """
     first, second = plain_root(first), plain_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))

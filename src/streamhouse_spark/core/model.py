@@ -160,7 +160,7 @@ def check_transaction(value: object) -> None:
 
 
 def is_text_list(value: object) -> bool:
-    """Whether the value holds names, and is not one name by mistake."""
+    """Tell whether the value holds names, and is not one name by mistake."""
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
 
 
@@ -173,7 +173,7 @@ def _is_int64(value: object) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text can be stored: Python's texts may hold halves of surrogate pairs."""
+    """Tell whether the text can be stored: Python's texts may hold halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:

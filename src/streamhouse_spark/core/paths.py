@@ -88,7 +88,7 @@ def database_key(database: str, number: int = 1) -> str:
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a folder of a database can be a table's."""
+    """Tell whether a folder of a database can be a table's."""
     return _NAME.match(name) is not None
 
 

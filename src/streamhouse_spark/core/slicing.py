@@ -52,8 +52,16 @@ def row_bytes(column: Column) -> Sizes:
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
-    """Return `row_bytes` over all columns."""
-    return sum((row_bytes(column) for column in rows.columns), start=np.zeros(rows.num_rows, np.int64))
+    """Return `row_bytes` over all columns, in one pass and one array: rows may be many."""
+    plain = [column for column in rows.columns if _is_fixed(column.type)]
+    found = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in plain), np.int64)
+    for column in rows.columns:
+        if not _is_fixed(column.type):
+            start = 0
+            for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                found[start : start + len(chunk)] += row_bytes(chunk)
+                start += len(chunk)
+    return found
 
 
 def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
@@ -76,7 +84,7 @@ def pieces(array: pa.Array) -> list[pa.Array]:
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """Whether a column, as it was given, surely fits, decided without a look at each value."""
+    """Tell whether a column, as it was given, surely fits, decided without a look at each value."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
@@ -141,7 +149,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
-    """Whether the result is one small array, decided if possible without a look at each value."""
+    """Tell whether the result is one small array, decided if possible without a look at each value."""
     if not _is_variable(column.type):
         return True
     if column.nbytes > SLICE_BYTES_MAX:
@@ -202,8 +210,17 @@ def _value_bytes(array: pa.Array) -> Sizes:
         return _sums(inner, np.diff(bounds))
     if _is_list(data_type):
         return _sums(row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64))
-    width = 8 if types.is_null(data_type) else data_type.bit_width
-    return np.full(len(array), -(-width // 8), np.int64)
+    return np.full(len(array), _fixed_bytes(data_type), np.int64)
+
+
+def _fixed_bytes(data_type: pa.DataType) -> int:
+    """Return the bytes of each value of a type that has no variable part."""
+    return 8 if pa.types.is_null(data_type) else max(-(-data_type.bit_width // 8), 1)
+
+
+def _is_fixed(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_primitive(data_type) or types.is_decimal(data_type) or types.is_null(data_type))
 
 
 def _sums(inner: Sizes, counts: Sizes) -> Sizes:
@@ -231,7 +248,7 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:
-    """Whether an array of the type can stand for more bytes than it has."""
+    """Tell whether an array of the type can stand for more bytes than it has."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         return _may_repeat(data_type.storage_type)

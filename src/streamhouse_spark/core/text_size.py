@@ -38,7 +38,7 @@ class TextSize:
         return cls("varchar" if found["varchar"] else "char", int(found["length"]))
 
     def holds(self, other: TextSize | None) -> bool:
-        """Whether texts of the size ``other`` have this size unchanged."""
+        """Tell whether texts of the size ``other`` have this size unchanged."""
         if other is None:
             return False
         return other == self or (self.kind == "varchar" and other.length <= self.length)

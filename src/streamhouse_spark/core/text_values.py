@@ -122,7 +122,7 @@ _NEEDS_QUOTES: Final = re.compile(r"[,`]|^\s|\s\Z|^\Z")
 
 
 def looks_like_secret(name: str, value: str) -> bool:
-    """Whether a value may be a credential. A reference (``env:NAME``, ``file:PATH``) is none."""
+    """Tell whether a value may be a credential. A reference (``env:NAME``, ``file:PATH``) is none."""
     if _REFERENCE.fullmatch(value.strip()):
         return False
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))

@@ -29,7 +29,7 @@ class Portable:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON."""
+        """Give the fields as JSON."""
         kind: Any = type(self)
         out: dict[str, Any] = _codec_of(kind).encode(self)
         return out

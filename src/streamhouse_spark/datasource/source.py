@@ -1,12 +1,14 @@
 """The data source ``streamhouse``: the methods that Spark calls.
 
-Spark calls these methods by the names of their parameters too, so the names are part of the interface.
+Spark calls these methods by the names of their parameters too, so the names are part of the interface. It imports this
+module anew in each Python worker, so a method imports what it needs.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -37,16 +39,14 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     UUID_OPTION,
     is_internal,
 )
-from streamhouse_spark.datasource.read.batch import StreamhouseReader
-from streamhouse_spark.datasource.read.target import ReadTarget, batch_target, stream_target
-from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
-from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection, connect
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.read.target import ReadTarget
+    from streamhouse_spark.log.commits.state import TableState
+    from streamhouse_spark.table.table import Table
 
 
 class StreamhouseDataSource(OneLineErrors, DataSource):
@@ -84,6 +84,8 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             from streamhouse_spark.datasource.catalog.calls import answer
 
             return answer(self._connection, self.options)
+        from streamhouse_spark.datasource.spark_schema import offered_schema
+
         given = _given(self.options)
         table, suffix = self._table(given, "read")
         state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
@@ -94,6 +96,9 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             from streamhouse_spark.datasource.catalog.scan.python_reader import PythonReader
 
             return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
+        from streamhouse_spark.datasource.read.batch import StreamhouseReader
+        from streamhouse_spark.datasource.read.target import batch_target
+
         given = _given(self.options)
         options = parse_read_options(given)
         table, suffix = self._table(given, "read")
@@ -108,6 +113,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
+        from streamhouse_spark.datasource.read.target import stream_target
 
         given = _given(self.options)
         options = self._stream_read_options(given)
@@ -123,9 +129,12 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         if READ_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
             from streamhouse_spark.datasource.write.row_level import RowLevelWriter
+            from streamhouse_spark.kv.read_base import ReadBase
 
             read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
             return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
+        from streamhouse_spark.datasource.write.writer import StreamhouseWriter
+
         return StreamhouseWriter(
             self._connection(), name, options, schema, overwrite=overwrite, is_clustered=self._is_clustered()
         ).told_as(self)
@@ -140,6 +149,8 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
                 "or write the results in foreachBatch to a table of their own",
             )
         self._require_loaded(name)
+        from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter
+
         checkpoint = given.get("checkpointlocation")
         return StreamhouseStreamWriter(
             self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()
@@ -190,6 +201,8 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
     """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
     tell.
     """
+    from streamhouse_spark.datasource.read.target import batch_target, stream_target
+
     try:
         return batch_target(table, suffix, parse_read_options(given))
     except InvalidOptionError as error:

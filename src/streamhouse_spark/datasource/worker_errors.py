@@ -71,7 +71,7 @@ def _boundary(part: OneLineErrors) -> Iterator[None]:
 
 
 def _is_worker() -> bool:
-    """Whether Spark started this process; a user's own process keeps its environment."""
+    """Tell whether Spark started this process; a user's own process keeps its environment."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 

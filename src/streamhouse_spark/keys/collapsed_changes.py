@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.slicing import one_array, taken_rows
+from streamhouse_spark.core.slicing import taken_rows
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
-from streamhouse_spark.keys.keyed_batch import sorted_indexes
+from streamhouse_spark.keys.last_changes import last_of_keys
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -49,16 +49,11 @@ class CollapsedChanges:
             return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-        after = np.flatnonzero(is_after)
-        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_indexes])
-        order, is_first = sorted_indexes(keys)
-        starts = np.flatnonzero(is_first)
-        last = after[order[np.append(starts[1:], len(order)) - 1]] if len(starts) else after
+        keys, of_each, last = last_of_keys(kinds, [columns[index] for index in key_indexes])
         kept = last[kinds[last] != np.int8(ChangeType.DELETE)]
         all_rows = pa.Table.from_arrays(columns, schema=schema)
         rows = taken_rows(all_rows, kept, distinct=True) if sort else all_rows.filter(_mask(kept, len(kinds)))
-        return cls(KeySet(keys.take(pa.array(order[starts]))), rows)
+        return cls(KeySet(keys.take(pa.array(of_each))), rows)
 
 
 class KeySet:
@@ -77,7 +72,7 @@ class KeySet:
         return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
 
     def reaches(self, low: bytes, high: bytes) -> bool:
-        """Whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
+        """Tell whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 

@@ -28,7 +28,7 @@ _END = b"\x00\x00"
 
 
 def is_key_type(data_type: pa.DataType) -> bool:
-    """Whether values of the type can be a primary key, or a part of one: those of every scalar type can."""
+    """Tell whether values of the type can be a primary key, or a part of one: those of every scalar type can."""
     return _is_bytes(data_type) or _width(data_type) is not None
 
 

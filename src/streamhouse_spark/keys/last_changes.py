@@ -42,12 +42,19 @@ class LastChanges:
             return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-        after = np.flatnonzero(is_after)
-        keys = encode_keys([one_array(columns[place].filter(is_after)) for place in key_indexes])
-        order, is_first = sorted_indexes(keys)
-        starts = np.flatnonzero(is_first)
-        ends = np.append(starts[1:], len(order))[: len(starts)]
-        places = after[order[ends - 1]]
+        _, _, places = last_of_keys(kinds, [columns[index] for index in key_indexes])
         rows = taken_rows(pa.Table.from_arrays(columns, schema=schema), places, distinct=True)
         return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)
+
+
+def last_of_keys(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
+    """Find the last change of each key in changes of these ``kinds``; rows before an update do not count.
+
+    Returns the keys of the others, the index among these of one of each key, ascending, and the indexes of the changes.
+    """
+    is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+    keys = encode_keys([one_array(column.filter(is_after)) for column in key])
+    order, is_first = sorted_indexes(keys)
+    starts = np.flatnonzero(is_first)
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    return keys, order[starts], np.flatnonzero(is_after)[order[ends - 1]]

@@ -38,7 +38,7 @@ class AdoptedBucket:
 
 
 def stage_rows(
-    storage: Storage, world: World, state: TableState, shape: SegmentOptions, bucket: int, rows: pa.Table
+    storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> AdoptedBucket:
     """Write the bucket's rows in the order of their keys; they are sorted in memory.
 
@@ -51,10 +51,10 @@ def stage_rows(
     )
     segments: list[Segment] = []
     for part in _parts(ordered):
-        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, shape)
+        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
         first = segments[-1].end_offset if segments else 0
         segments.append(staged.segment.placed(first, state.version, state.time_ms))
-    return AdoptedBucket(bucket, stage_inline(inserted, bucket, shape), tuple(segments))
+    return AdoptedBucket(bucket, stage_inline(inserted, bucket, options), tuple(segments))
 
 
 def adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> tuple[Action, ...]:

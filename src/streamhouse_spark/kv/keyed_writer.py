@@ -209,7 +209,7 @@ class _Write:
         return moved
 
     def _is_large(self, buckets: Iterable[int]) -> bool:
-        """Whether computing or storing the changes of these buckets takes long."""
+        """Tell whether computing or storing the changes of these buckets takes long."""
         num_keys = num_bytes = 0
         for bucket in buckets:
             batch = self._batches[bucket]
@@ -232,7 +232,9 @@ class _Write:
 def _is_as_made(
     made: StagedChanges | None, seen_from: Callable[[BucketPosition], BucketPosition], state: TableState, time_ms: int
 ) -> TypeGuard[StagedChanges]:
-    """Whether changes that this process computed are right at the bucket's position, and their file still exists."""
+    """Tell whether changes that this process computed are right at the bucket's position, and their file still
+    exists.
+    """
     if made is None or made.values is None or made.at != seen_from(made.at):
         return False
     return made.is_kept(state, time_ms)

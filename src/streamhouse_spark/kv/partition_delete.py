@@ -51,7 +51,7 @@ class _Deletions:
         return sum(staged.segment.num_rows for staged in self.segments)
 
     def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+        """Tell whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
@@ -63,7 +63,7 @@ class PartitionDelete:
     log: CommitLog
     storage: Storage
     world: World
-    shape: Callable[[TableState], SegmentOptions]
+    options: Callable[[TableState], SegmentOptions]
     """Returns the form of segments for a state."""
     tablet_of: Callable[[int], Tablet]
     """Returns the tablet of a bucket on this host."""
@@ -137,7 +137,7 @@ class _Scan:
         self._state = state
         self._layout = layout
         self._bucket = bucket
-        self._shape = delete.shape(state)
+        self._options = delete.options(state)
         self._schema = state.written_schema(layout.schema_id).arrow
         self._deciding = [state.schema.column(name) for name in delete.chosen.columns]
         self._waiting: list[pa.RecordBatch] = []
@@ -161,7 +161,7 @@ class _Scan:
         size_bytes = sum(batch.nbytes for batch in self._waiting)
         share_bytes = inline_share(INLINE_BYTES_MAX, self._state.num_buckets)
         if self._waiting and not self._staged and size_bytes <= share_bytes:
-            return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._shape),)
+            return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._options),)
         if self._waiting:
             self._stage()
         return tuple(self._staged)
@@ -170,7 +170,7 @@ class _Scan:
         rows, uuid = pa.Table.from_batches(self._waiting), self._delete.world.ids.new_uuid()
         self._waiting.clear()
         storage, table_uuid = self._delete.storage, self._state.table_uuid
-        self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._shape))
+        self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._options))
 
 
 def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:

@@ -77,7 +77,7 @@ class Rebase:
             self._judged[bucket] = new.end
 
     def keeps(self, bucket: int, made_at: tuple[int, int], at: tuple[int, int]) -> bool:
-        """Whether changes computed at the position ``made_at`` are the same at ``at``, a position that was judged.
+        """Tell whether changes computed at the position ``made_at`` are the same at ``at``, a position that was judged.
 
         They are, because nobody changed the rows of the operation's keys since it read them.
         """

@@ -58,7 +58,7 @@ def write_snapshots(
     log: CommitLog,
     storage: Storage,
     world: World,
-    shape: SegmentOptions,
+    options: SegmentOptions,
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
@@ -70,7 +70,7 @@ def write_snapshots(
     if not buckets:
         return 0
     began_ms = storage.now_ms()
-    written = _written(log, storage, world, shape, buckets, tablet_of)
+    written = _written(log, storage, world, options, buckets, tablet_of)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return [
@@ -87,7 +87,7 @@ def _written(
     log: CommitLog,
     storage: Storage,
     world: World,
-    shape: SegmentOptions,
+    options: SegmentOptions,
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
@@ -96,7 +96,7 @@ def _written(
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
-        newest = shape.of_schema(state.schema_id, state.schemas)
+        newest = options.of_schema(state.schema_id, state.schemas)
         source = _Source(state, storage, world, newest, KeyedLayout.of(state))
         try:
             return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
@@ -123,7 +123,7 @@ class _Source:
     state: TableState
     storage: Storage
     world: World
-    shape: SegmentOptions
+    options: SegmentOptions
     layout: KeyedLayout
 
     def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
@@ -147,7 +147,7 @@ class _Source:
             rows = pa.Table.from_batches(waiting)
             waiting.clear()
             uuid = self.world.ids.new_uuid()
-            staged = stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.shape)
+            staged = stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.options)
             first = segments[-1].end_offset if segments else 0
             segments.append(staged.segment.placed(first, state.version, state.time_ms))
 

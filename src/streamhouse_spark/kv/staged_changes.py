@@ -57,7 +57,7 @@ class StagedChanges:
     """Store time at which staging began."""
 
     def is_kept(self, state: TableState, time_ms: int) -> bool:
-        """Whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
+        """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -83,11 +83,11 @@ class PreparedChanges:
     """Store time at which staging began."""
 
     def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Whether a commit by this schema and these properties would make the same changes from the same rows."""
+        """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
     def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
-        """Whether a record at ``time_ms`` may add them behind the bucket position ``at``.
+        """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
@@ -106,7 +106,7 @@ class ChangeStager:
 
     storage: Storage
     world: World
-    shape: SegmentOptions
+    options: SegmentOptions
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
@@ -177,14 +177,14 @@ class ChangeStager:
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
             if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
-                found[bucket] = stage_inline(rows, bucket, self.shape)
+                found[bucket] = stage_inline(rows, bucket, self.options)
             else:
                 large.append((bucket, rows))
         groups = [(self.world.ids.new_uuid(), group) for group in grouped(large, lambda part: part[1].nbytes)]
 
         def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
             uuid, group = named
-            return stage_group(self.storage, state.table_uuid, uuid, group, self.shape)
+            return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in in_parallel(store, groups):
             found |= {one.segment.bucket: one for one in staged}

@@ -28,7 +28,7 @@ def history_of(state: TableState) -> bytes | None:
 
 
 def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState) -> bool:
-    """Whether rows found with ``extent`` are of the log of ``state``, perhaps of newer records of it.
+    """Tell whether rows found with ``extent`` are of the log of ``state``, perhaps of newer records of it.
 
     Asks storage for one record if the state cannot tell: after another process of this host applied newer records, and
     once if the bucket did not change for long.
@@ -47,8 +47,8 @@ def belongs(tablet: Tablet, extent: Extent, storage: Storage, state: TableState)
 
 
 def is_ahead(extent: Extent, state: TableState) -> bool:
-    """Whether the rows are of a newer record than the state's: reading the log on is then cheaper than asking for that
-    record.
+    """Tell whether the rows are of a newer record than the state's: reading the log on is then cheaper than asking for
+    that record.
     """
     return extent.history is not None and _mark(extent.history).number > state.version
 

@@ -19,7 +19,7 @@ _lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
-    """The bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+    """Get the bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
 
     The table may have been restored since its rows were applied: see `streamhouse_spark.kv.tablet_history`.
 

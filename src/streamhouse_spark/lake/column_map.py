@@ -153,8 +153,8 @@ def brought_up(
     added: Callable[[Sequence[Column], Mapping[int, LakeField]], Sequence[tuple[int, F]]],
     where: str,
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
-    """The fields of a ``lake``, by id, with the names and types that the table's columns have now, without those that
-    it dropped, and with the nullable ones that the lake lacks behind the others.
+    """Give the fields of a ``lake``, by id, with the names and types that the table's columns have now, without those
+    that it dropped, and with the nullable ones that the lake lacks behind the others.
 
     With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
     brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their

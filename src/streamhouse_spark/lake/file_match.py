@@ -13,7 +13,9 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
-    """False only if no row of the lake file can satisfy the filter. What the file does not say may be anything."""
+    """Return False only if no row of the lake file can satisfy the filter. What the file does not say may be
+    anything.
+    """
     bounds: dict[str, Bounds] = {}
     if file.bucket is not None:  # null for rows that another engine rewrote
         bounds[BUCKET.name] = replace(exactly(file.bucket), may_be_null=True)
@@ -29,7 +31,9 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
 
 
 def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Bounds of a column of a lake file. Of NaN, which is above all numbers in Spark, lake bounds say nothing."""
+    """Give the bounds of a column of a lake file. Of NaN, which is above all numbers in Spark, lake bounds say
+    nothing.
+    """
     low, high = stats.low, stats.high
     if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into its bounds
         low = high = None

@@ -1,30 +1,18 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of a planned lake, whatever its format: all rows of a plan, or those with the offsets of a log range."""
+"""Read a planned lake, whatever its format: the rows with the offsets of a log range."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeProjection, LakeSplit
+from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.model.values import LakePlan, LakeProjection
 from streamhouse_spark.lake.parquet.file_writer import may_hold
-from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
-from streamhouse_spark.schema.table_schema import TableSchema
-
-
-def read_plan(files_at: FilesAt, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-    """Read all rows of a plan, as for `LakeTable.to_arrow`."""
-
-    def read(split: LakeSplit) -> pa.Table:
-        return read_whole(files_at(split.location), split, plan.projection, filter=filter)
-
-    tables = list(in_parallel(read, plan.splits))
-    empty = plan.projection.schema.arrow.empty_table()
-    return pa.concat_tables(tables) if tables else empty
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def read_log_range(
@@ -45,3 +33,48 @@ def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> L
     """Return the projection of the table's columns before there is a lake table."""
     wanted = schema if columns is None else schema.select(columns)
     return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)
+
+
+def projection_of(
+    lake: TableSchema,
+    known: ColumnMap,
+    table: TableSchema,
+    columns: Sequence[str] | None,
+    schema: TableSchema | None,
+    *,
+    is_stored: Callable[[pa.DataType, int], bool],
+    ambiguous: Callable[[str | None], str | None],
+) -> LakeProjection:
+    """Return the projection of the lake's columns to the table's, by their ids.
+
+    Without ``schema`` the result has the lake's columns, with the table's own types for those that ``is_stored`` says
+    are stored as the field of that id. ``ambiguous`` gives the name to read an ambiguous column by, from its name in
+    the lake, None where the lake lacks it. Raises `SchemaMismatchError` for an absent column.
+    """
+    if schema is None:
+        wanted = TableSchema(tuple(_as_in_table(column, table, known, is_stored) for column in lake.columns))
+        field_ids = {column.id: column.id for column in wanted.columns}
+    else:
+        wanted = schema
+        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
+    if columns is not None:
+        wanted = wanted.select(columns)
+    names = {column.id: column.name for column in lake.columns}
+    found = tuple(field_ids.get(column.id) for column in wanted.columns)
+    in_lake = [None if i is None else names.get(i) for i in found]
+    lake_names = tuple(
+        ambiguous(name) if schema is not None and column.id in known.ambiguous else name or column.name
+        for column, name in zip(wanted.columns, in_lake, strict=True)
+    )
+    return LakeProjection(wanted, found, lake_names)
+
+
+def _as_in_table(
+    column: Column, table: TableSchema, known: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
+) -> Column:
+    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
+    column_id = known.columns().get(column.id)
+    own = next((c for c in table.columns if c.id == column_id), None)
+    if own is None or not is_stored(own.type, column.id):
+        return column
+    return Column(column.id, column.name, own.type, column.nullable, column.comment)

@@ -31,7 +31,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import read_log_range, read_plan
+from streamhouse_spark.lake.reader import read_log_range
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -129,7 +129,7 @@ class LakeTable(ABC):
         `LakeRolledBackError`.
         """
 
-    def settled(self) -> LakeSnapshot | None:
+    def durable(self) -> LakeSnapshot | None:
         """Return a durable snapshot, as new as possible: no commit under way in another engine can take away its rows.
 
         None if there is none. May commit an empty snapshot to make those before it durable. Raises as `commit` does.
@@ -137,8 +137,8 @@ class LakeTable(ABC):
         return self.newest()  # where all writers compare and swap
 
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        """Whether the lake holds less than it did because another engine's snapshot replaced this one of the package,
-        and no file of the lake holds any of the missing rows: then they can be tiered again.
+        """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the
+        package, and no file of the lake holds any of the missing rows: then they can be tiered again.
         """
         return False  # where all writers compare and swap
 
@@ -254,18 +254,13 @@ class LakeTable(ABC):
     ) -> Iterator[pa.RecordBatch]:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
-    def to_arrow(self, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
-        return read_plan(self.place.files_at, plan, filter=filter)
-
-    def read_offsets(
-        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the rows of a log range: (base offset, rows) in offset order.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
         a table with a primary key never do, they hold current rows and not changes.
         """
-        plan = self.plan_read(columns=columns, schema=self.place.spec.schema)
+        plan = self.plan_read(schema=self.place.spec.schema)
         return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
 
     @abstractmethod

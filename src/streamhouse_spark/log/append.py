@@ -96,7 +96,7 @@ class Stager:
         self,
         storage: Storage,
         table_uuid: str,
-        shape: SegmentOptions,
+        options: SegmentOptions,
         routing: Routing,
         world: World,
         *,
@@ -104,7 +104,7 @@ class Stager:
     ) -> None:
         self._storage = storage
         self._table_uuid = table_uuid
-        self._shape = shape
+        self._options = options
         self._routing = routing
         self._world = world
         self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
@@ -114,12 +114,12 @@ class Stager:
         """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`."""
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
-            staged = [stage_inline(part, bucket, self._shape) for bucket, part in self._routed(rows)]
+            staged = [stage_inline(part, bucket, self._options) for bucket, part in self._routed(rows)]
             if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
                 staged = self._as_objects(rows)
         else:
             staged = self._as_objects(rows)
-        return Staged(self._table_uuid, self._shape.schema_id, tuple(staged), staged_ms, missing)
+        return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
@@ -143,7 +143,7 @@ class Stager:
 
     def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
-        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._shape)
+        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -277,7 +277,7 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
 
 
 def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+    """Tell whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
 
     It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
     each attempt to commit them: its process may have slept since.
@@ -296,7 +296,7 @@ def altered_meanwhile(state: TableState) -> CommitConflictError:
 
 
 def written_fits(written: TableSchema, current: TableSchema) -> bool:
-    """Whether rows that were staged by an older schema mean the same by the current one.
+    """Tell whether rows that were staged by an older schema mean the same by the current one.
 
     Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
     """

@@ -58,7 +58,7 @@ class MergeRun:
 
 
 def inline_merge_due(state: TableState) -> bool:
-    """Whether the writer of this state's newest record should merge. Not every writer calls it: most would find
+    """Tell whether the writer of this state's newest record should merge. Not every writer calls it: most would find
     nothing.
     """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
@@ -103,7 +103,7 @@ def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
         yield tuple(part)
 
 
-def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], shape: SegmentOptions) -> int:
+def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], options: SegmentOptions) -> int:
     """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
 
     A merge that took so long that its output was condemned changes nothing either.
@@ -115,7 +115,7 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     records = InlineRecords(storage, state.table_uuid)
     merged: list[tuple[MergeRun, Segment]] = []
     for group in grouped(runs, lambda run: run.memory_bytes):
-        merged.extend(_merged_group(state, storage, records, world.ids.new_uuid(), group, shape))
+        merged.extend(_merged_group(state, storage, records, world.ids.new_uuid(), group, options))
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
@@ -142,7 +142,7 @@ def _merged_group(
     records: InlineRecords,
     uuid: str,
     group: Sequence[MergeRun],
-    shape: SegmentOptions,
+    options: SegmentOptions,
 ) -> list[tuple[MergeRun, Segment]]:
     """Write the runs' segments to one object, which several of them share. Durable when this returns."""
     records.expect(segment for run in group for segment in run.segments)
@@ -150,27 +150,27 @@ def _merged_group(
     with create_shared(storage, state.table_uuid, uuid) as sink:
         for run in group:
             part = sink.begin_part() if len(group) > 1 else None
-            segment = _merged(state, storage, records, run, shape, sink)
+            segment = _merged(state, storage, records, run, options, sink)
             found.append((run, replace(segment, uuid=uuid, part=part)))
     return found
 
 
 def _merged(
-    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, shape: SegmentOptions, sink: Sink
+    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, options: SegmentOptions, sink: Sink
 ) -> Segment:
     """Write one segment of the run's rows, read and written batch by batch: however large it is, few batches
     are held.
     """
     schema_id = run.segments[0].schema_id
     schema = state.written_schema(schema_id).arrow
-    rows = _Rows(shape.of_schema(schema_id, state.schemas).stats_columns, shape.partition_by)
+    rows = _Rows(options.of_schema(schema_id, state.schemas).stats_columns, options.partition_by)
     found = (
         part.batch
         for segment in run.segments
         for part in read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
     )
     times = _distinct_times([at for segment in run.segments for at in _time_runs(segment, run.start)])
-    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), run.memory_bytes, shape.codec, times)
+    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), run.memory_bytes, options.codec, times)
     return replace(
         run.segments[0],
         num_rows=rows.num_rows,
@@ -179,8 +179,8 @@ def _merged(
         first_time_ms=run.segments[0].first_time_ms,
         last_time_ms=max(s.last_time_ms for s in run.segments),
         inline=None,
-        compressed=shape.codec != "none",
-        unpacked_bytes=rows.num_bytes if shape.codec != "none" else None,
+        compressed=options.codec != "none",
+        unpacked_bytes=rows.num_bytes if options.codec != "none" else None,
         stats=united_stats(rows.stats, schema),
         partitions=united_partitions(rows.partitions),
         index_bytes=index.to_bytes(),

@@ -82,8 +82,6 @@ class DeltaPlan:
     how: How
     left_key: tuple[str, ...]
     right_key: tuple[str, ...]
-    left_join: tuple[str, ...]
-    """The join columns, in the order of the left key."""
     right_join: tuple[str, ...]
     """The join columns, in the order of the right key."""
     right_of: Mapping[str, str]
@@ -179,7 +177,6 @@ class DeltaPlan:
             join.how,
             join.left_key,
             join.right_key,
-            join.on_left.key,
             join.on_right.key,
             dict(join.pairs),
             {name: own[name.casefold()].name for name in join.left_key},

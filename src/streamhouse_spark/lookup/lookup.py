@@ -197,7 +197,7 @@ class Lookup:
         return state
 
     def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
-        """Whether rows found with ``extent`` are the table's, of this state or a newer one."""
+        """Tell whether rows found with ``extent`` are the table's, of this state or a newer one."""
         if tablet.checked == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
@@ -215,7 +215,7 @@ class Lookup:
             return look(state, self._keyed.shape(state))
 
     def _is_newest(self, state: TableState) -> bool:
-        """Whether the log on a local disk has no record behind this state: one look instead of a failing read.
+        """Tell whether the log on a local disk has no record behind this state: one look instead of a failing read.
 
         It counts only for a moment after the log was read: after a longer sleep the floor has to be read too.
         """

@@ -137,7 +137,7 @@ def resolved(name: str, given: Sequence[str]) -> str:
 
 
 def _widens(given: pa.DataType, key: pa.DataType) -> bool:
-    """Whether each value of one type is a value of the other."""
+    """Tell whether each value of one type is a value of the other."""
     if pa.types.is_signed_integer(given) and pa.types.is_signed_integer(key):
         return bool(given.bit_width <= key.bit_width)
     if pa.types.is_decimal128(given) and pa.types.is_decimal128(key):

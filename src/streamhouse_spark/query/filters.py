@@ -101,7 +101,7 @@ def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
 
 
 def find_field(schema: pa.Schema, name: str) -> pa.Field:
-    """The field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+    """Find the field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field

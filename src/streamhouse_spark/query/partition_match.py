@@ -57,7 +57,9 @@ class PartitionMatch:
         return found
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
-        """Whether a partition, by its columns' plain values (days and microseconds as integers), is one of these."""
+        """Tell whether a partition, by its columns' plain values (days and microseconds as integers), is one of
+        these.
+        """
         return all(_is_same(partition[name], plain_value(value)) for name, value in self.values)
 
     def __str__(self) -> str:

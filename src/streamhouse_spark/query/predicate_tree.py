@@ -58,7 +58,7 @@ def ordered(value: Any) -> Any:
 
 
 def planned_value(value: Any) -> Any:
-    """Days and microseconds as integers, all else as it is."""
+    """Give days and microseconds as integers, all else as it is."""
     if isinstance(value, dt.datetime):
         return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     if isinstance(value, dt.date):

@@ -47,9 +47,6 @@ class Projection:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
 
-    def filtered(self, table: pa.Table) -> pa.Table:
-        return table if self.filter is None else matching(table, self.filter)
-
     def finish(self, table: pa.Table) -> pa.Table:
         """Return the columns that were asked for, in their order."""
         return table if table.schema.equals(self.schema) else table.select(list(self.columns))

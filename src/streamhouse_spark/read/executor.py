@@ -86,7 +86,7 @@ def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBa
 
 
 def _is_of_lake(piece: Piece) -> bool:
-    """Whether its rows are those of a lake file, which are filtered while it is read."""
+    """Tell whether its rows are those of a lake file, which are filtered while it is read."""
     return isinstance(piece, LakePiece) or (isinstance(piece, KeyedPiece) and piece.lake is not None)
 
 

@@ -133,7 +133,7 @@ def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int
 
 
 def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
+    """Tell whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
     if offset <= state.first_offset(bucket):
         return True
     log = state.buckets[bucket]

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
-from streamhouse_spark.read.pieces import BinlogPiece, LogPiece, OffsetsPiece, Piece
+from streamhouse_spark.read.pieces import BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan
+from streamhouse_spark.schema.table_schema import TableSchema
 
 logger = logging.getLogger(__name__)
 
 LAKE_RANGE_ROWS = 1 << 20
 """Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
 _ROW_BYTES_UNKNOWN = 64
+
+
+def plan_ranges(
+    table: TableHandle,
+    state: TableState,
+    ranges: Mapping[int, OffsetRange],
+    columns: Sequence[str],
+    *,
+    fail_on_data_loss: bool,
+) -> ReadPlan:
+    """Plan a read of offset ranges of a state. Raises as `range_pieces` does."""
+    schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
+    pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss)
+    return ReadPlan(table.name, table.uuid, schema, pieces)
 
 
 def range_pieces(state: TableState, ranges: Mapping[int, OffsetRange], *, fail_on_data_loss: bool) -> tuple[Piece, ...]:

@@ -131,7 +131,7 @@ class SystemTables:
 
 
 def bucket_lags(state: TableState) -> dict[int, int]:
-    """Bucket → number of rows that the lake does not hold yet."""
+    """Count, for each bucket, the rows that the lake does not hold yet."""
     return {b: len(OffsetRange(min(state.lake_offset(b), log.end), log.end)) for b, log in state.buckets.items()}
 
 

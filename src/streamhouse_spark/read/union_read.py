@@ -1,4 +1,4 @@
-"""The union read in Python: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
+"""The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
 
 Rows of a log table are those of both. Of a table with a primary key the log holds changes, which are collapsed by key
 and laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's rows
@@ -7,7 +7,7 @@ pass by in batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ import pyarrow as pa
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.executor import read_tables
-from streamhouse_spark.read.pin import Pin
+from streamhouse_spark.read.pieces import ReadPlan
+from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 
@@ -26,6 +27,21 @@ def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Tabl
     Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
     """
     return with_stand_ins(table, pin, Begun(projection.read_columns), lambda found: read_pin(table, found, projection))
+
+
+def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ReadPlan:
+    """Plan a read of the newest state, or of one at a time.
+
+    Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
+    """
+
+    def plan(pin: Pin) -> ReadPlan:
+        return plan_pin(table, pin, Wanted(tuple(columns))).plan(table)
+
+    state = table.refresh()
+    if as_of_timestamp_ms is not None:
+        return plan(pin_as_of(state, as_of_timestamp_ms))
+    return with_stand_ins(table, pin_newest(state), Begun(columns), plan)
 
 
 def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:

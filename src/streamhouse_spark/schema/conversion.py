@@ -26,7 +26,7 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
 
 
 def holds_text(data_type: pa.DataType) -> bool:
-    """Whether values of the type are texts, or contain texts."""
+    """Tell whether values of the type are texts, or contain texts."""
     return pa.types.is_string(data_type) or any(
         holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )

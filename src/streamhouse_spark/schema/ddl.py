@@ -108,7 +108,7 @@ class DdlColumn:
 
 
 def parse_columns(text: str) -> list[DdlColumn]:
-    """The columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
+    """Parse the columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
 
     ``struct<…>`` around them and a colon behind names are read as well. Raises `SchemaMismatchError`.
     """
@@ -116,12 +116,12 @@ def parse_columns(text: str) -> list[DdlColumn]:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """The Arrow type of a type name such as ``array<decimal(12,2)>``. Raises `SchemaMismatchError`."""
+    """Parse the Arrow type of a type name such as ``array<decimal(12,2)>``. Raises `SchemaMismatchError`."""
     return _Parser(text).whole_type()
 
 
 def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
-    """The columns of a ``StructType`` as its ``json()`` shows it. Raises `SchemaMismatchError`."""
+    """Parse the columns of a ``StructType`` as its ``json()`` shows it. Raises `SchemaMismatchError`."""
     if struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
         raise SchemaMismatchError(f"the schema is JSON of type {struct.get('type')!r}, expected a struct with fields")
     return [
@@ -138,7 +138,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
 
 
 def type_name(arrow: pa.DataType) -> str:
-    """The Spark name of a canonical Arrow type; `parse_type` reads it back. Raises `SchemaMismatchError`."""
+    """Give the Spark name of a canonical Arrow type; `parse_type` reads it back. Raises `SchemaMismatchError`."""
     if pa.types.is_decimal128(arrow):
         return f"decimal({arrow.precision},{arrow.scale})"
     if pa.types.is_list(arrow):
@@ -159,14 +159,14 @@ def columns_ddl(columns: list[DdlColumn]) -> str:
 
 
 def quote_identifier(name: str) -> str:
-    """The name as Spark SQL takes it: in backticks unless it is a plain ASCII identifier."""
+    """Write the name as Spark SQL takes it: in backticks unless it is a plain ASCII identifier."""
     if _PLAIN_IDENTIFIER.fullmatch(name):
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_text(text: str) -> str:
-    """The text as a literal of Spark SQL, on one line."""
+    """Write the text as a literal of Spark SQL, on one line."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 

@@ -80,8 +80,8 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
-    """Whether rows that lack the columns ``missing`` and were filled by an older schema are the same by the current
-    one.
+    """Tell whether rows that lack the columns ``missing`` and were filled by an older schema are the same by the
+    current one.
 
     Columns that the older schema does not have are missing too.
     """

@@ -25,7 +25,7 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
-    """Whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
+    """Tell whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
     place.
     """
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
@@ -112,7 +112,7 @@ def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
 
 
 def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[str]]:
-    """Column → every name that it ever had, for all columns that the table ever had."""
+    """Collect, for each column, every name that it ever had, for all columns that the table ever had."""
     found: dict[int, set[str]] = {}
     for schema in schemas.values():
         for column in schema.columns:

@@ -79,7 +79,7 @@ def require_free_partition_name(name: str) -> None:
 
 
 def is_of_paimon(name: str) -> bool:
-    """Whether Paimon has a column of this name in its files."""
+    """Tell whether Paimon has a column of this name in its files."""
     folded = name.casefold()
     return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
 

@@ -73,7 +73,7 @@ def filled(
 
 
 def can_be_read_again(rows: Any) -> bool:
-    """Whether rows can be read twice; False for a possible stream, which is empty after one read."""
+    """Tell whether rows can be read twice; False for a possible stream, which is empty after one read."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
 

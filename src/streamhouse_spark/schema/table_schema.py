@@ -203,12 +203,6 @@ class TableSchema:
                 raise SchemaMismatchError(f"the comment of column '{name}' is no Unicode text; write it anew")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
-    def keeps_columns_of(self, older: Self) -> bool:
-        """Whether this schema has each column of an older schema of the table under its name and type."""
-        return all(
-            (now := self.find(c.name)) is not None and (now.id, now.type) == (c.id, c.type) for c in older.columns
-        )
-
     def select(self, names: Sequence[str]) -> Self:
         """Return the schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))

@@ -67,7 +67,7 @@ class Upkeep:
     unexpired_rounds: int = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time for maintenance, whatever the rounds."""
+        """Tell whether it is time for maintenance, whatever the rounds."""
         return now_ms - (self.began_ms if self.maintained_ms is None else self.maintained_ms) >= self.maintenance_ms
 
     def add_rounds(self, num_rounds: int) -> None:

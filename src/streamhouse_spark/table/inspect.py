@@ -24,11 +24,11 @@ class Inspect:
         return self.read("buckets")
 
     def segments(self) -> pa.Table:
-        """The live segments of the hot log; ``file`` is null for rows that lie in a commit record."""
+        """List the live segments of the hot log; ``file`` is null for rows that lie in a commit record."""
         return self.read("segments")
 
     def commits(self) -> pa.Table:
-        """The commit records that are still kept, oldest first."""
+        """List the commit records that are still kept, oldest first."""
         return self.read("commits")
 
     def partitions(self) -> pa.Table:
@@ -44,9 +44,9 @@ class Inspect:
         return self.read("schemas")
 
     def options(self) -> pa.Table:
-        """The table's properties."""
+        """List the table's properties."""
         return self.read("options")
 
     def tiering(self) -> pa.Table:
-        """The recorded lake snapshots and the offsets they hold."""
+        """List the recorded lake snapshots and the offsets they hold."""
         return self.read("tiering")

@@ -54,7 +54,7 @@ def maintain(
             table.log,
             properties.log_ttl_ms,
             lake_enabled=properties.datalake_enabled,
-            limits=_settled(table, lake) if lake is not None else None,
+            limits=_durable_offsets(table, lake) if lake is not None else None,
             auto_partition=properties.auto_partition,
         )
         expire_transactions(table.log, properties.transactions_ttl_ms)
@@ -86,7 +86,7 @@ def _publish_snapshots(table: TableHandle) -> int:
     return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
 
 
-def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
+def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """Return how far the log may be trimmed: the offsets of a durable lake snapshot. Called only if there is something
     to trim.
     """
@@ -101,7 +101,7 @@ def _settled(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     if not due:
         return {}
     try:
-        held = lake.settled()
+        held = lake.durable()
     except CommitConflictError as conflict:
         logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
         return {}

@@ -10,40 +10,30 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.alteration import Alteration
-from streamhouse_spark.config.column_changes import ColumnChanges
 from streamhouse_spark.core.arguments import checks_arguments
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, TablePath, Transaction, check_transaction
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.append import Staged, Stager, truncating
-from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
-from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
-from streamhouse_spark.read.stand_ins import repinned
-from streamhouse_spark.read.union_read import read_hot, read_newest, read_pin
-from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.alter import alter_table, forget_transactions
-from streamhouse_spark.table.maintain import MaintainReport, maintain
-from streamhouse_spark.table.partitions import DropPartitionReport, drop_partitions
-from streamhouse_spark.table.retiering import RetierReport, retier
-from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.segment_merging import merge_inline, merge_small
 
 if TYPE_CHECKING:
+    from streamhouse_spark.log.append import Staged, Stager
     from streamhouse_spark.lookup.lookup import Lookup
     from streamhouse_spark.lookup.lookup_one import LookupOne
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.table.inspect import Inspect
     from streamhouse_spark.table.lake_view import LakeView
+    from streamhouse_spark.table.maintain import MaintainReport
+    from streamhouse_spark.table.partitions import DropPartitionReport
+    from streamhouse_spark.table.retiering import RetierReport
+    from streamhouse_spark.write.append import Appends
     from streamhouse_spark.write.upsert import KeyedTable
 
 logger = logging.getLogger(__name__)
@@ -56,12 +46,6 @@ class Table(TableHandle):
     Safe for use by several threads. A table that was dropped and created again under the same name is another table:
     this object never writes into it.
     """
-
-    def __init__(
-        self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
-    ) -> None:
-        super().__init__(storage, settings, path, log, world)
-        self._appends = Appends(self)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -76,6 +60,12 @@ class Table(TableHandle):
     @property
     def num_buckets(self) -> int:
         return self.state.num_buckets
+
+    @cached_property
+    def _appends(self) -> Appends:
+        from streamhouse_spark.write.append import Appends
+
+        return Appends(self)
 
     @cached_property
     def _lookup(self) -> Lookup:
@@ -181,6 +171,8 @@ class Table(TableHandle):
         Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
         truncating again is safe where nobody appended meanwhile.
         """
+        from streamhouse_spark.log.append import truncating
+
         self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
@@ -196,6 +188,9 @@ class Table(TableHandle):
         no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
         nothing was dropped. After any other error it may be gone; dropping again also takes later rows.
         """
+        from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+        from streamhouse_spark.table.partitions import drop_partitions
+
         state = self.refresh()
         match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
         return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
@@ -212,6 +207,8 @@ class Table(TableHandle):
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
+        from streamhouse_spark.table.alter import forget_transactions
+
         forget_transactions(self, app_ids)
 
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
@@ -258,6 +255,10 @@ class Table(TableHandle):
         NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
         for unknown or impossible properties, and for columns whose role forbids the change.
         """
+        from streamhouse_spark.config.alteration import Alteration
+        from streamhouse_spark.config.column_changes import ColumnChanges
+        from streamhouse_spark.table.alter import alter_table
+
         columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
         change = Alteration.of(add_columns, comments, set_properties, unset_properties, columns, defaults)
         alter_table(self, change)
@@ -310,6 +311,8 @@ class Table(TableHandle):
 
         Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
         """
+        from streamhouse_spark.read.union_read import read_newest, read_pin
+
         state = self.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter))
         if as_of_timestamp_ms is not None:
@@ -325,10 +328,14 @@ class Table(TableHandle):
 
         It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
         """
+        from streamhouse_spark.read.stand_ins import repinned
+
         return repinned(self)
 
     def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
         """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
+        from streamhouse_spark.read.union_read import read_hot
+
         return read_hot(self, pin, projection)
 
     def lookup(
@@ -445,14 +452,20 @@ class Table(TableHandle):
 
     def merge_inline(self) -> int:
         """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
+        from streamhouse_spark.write.segment_merging import merge_inline
+
         return merge_inline(self)
 
     def merge_small(self) -> int:
         """Merge runs of small adjacent segments. Returns the number of segments replaced."""
+        from streamhouse_spark.write.segment_merging import merge_small
+
         return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
         """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.table.retiering.retier`."""
+        from streamhouse_spark.table.retiering import retier
+
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
@@ -463,4 +476,6 @@ class Table(TableHandle):
         are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
+        from streamhouse_spark.table.maintain import maintain
+
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

@@ -11,12 +11,11 @@ from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, add_metadata, with_fields, with_metadata
-from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
+from streamhouse_spark.read.pieces import LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.lake_view import LakeView
-from streamhouse_spark.table.partition_stats import partition_table, partitions_schema
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.state import TableState
@@ -97,9 +96,13 @@ class _PartitionsView:
 
     @property
     def schema(self) -> pa.Schema:
+        from streamhouse_spark.table.partition_stats import partitions_schema
+
         return partitions_schema(self._table.state)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.partition_stats import partition_table
+
         return _narrowed(partition_table(self._table), columns, filter)
 
 
@@ -147,26 +150,24 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
     the lake no longer holds trimmed rows, before the first row of that bucket.
     """
+    from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
+
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
+        pieces: list[Piece] = [LogPiece(plan_range(state, bucket, log.offsets))]
         if log.start > first and state.lake is not None and not state.primary_key:
-            yield from _trimmed_changes(table, state, bucket, OffsetRange(first, log.start))
-        written = state.written_schema(state.schema_id)
-        for found in read_split(table.storage, plan_range(state, bucket, log.offsets), written):
-            yield with_metadata(found, CHANGELOG_FIELDS)
+            pieces.insert(0, _trimmed_changes(table, state, bucket, OffsetRange(first, log.start)))
+        plan = ReadPlan(table.name, table.uuid, state.schema, tuple(pieces))
+        yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 
-def _trimmed_changes(
-    table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange
-) -> Iterator[pa.RecordBatch]:
+def _trimmed_changes(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> Piece:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
             "in the lake; table.tail(start='earliest') reads what the log holds",
         )
-    lake = table.open_lake().with_schema(state.schema)
-    for base_offset, batch in lake.read_offsets(bucket, trimmed, columns=state.schema.names):
-        yield add_metadata(batch, CHANGELOG_FIELDS, bucket, base_offset, None)
+    return OffsetsPiece(bucket, trimmed, 0)
 
 
 @checks_arguments()
@@ -179,12 +180,16 @@ class _LakeRowsView:
         return self._table.state.schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.lake_view import LakeView
+
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
 @checks_arguments()
 class _LakeMetadataView:
     def __init__(self, table: TableHandle, name: str) -> None:
+        from streamhouse_spark.table.lake_view import LakeView
+
         self._rows = LakeView(table).metadata(name)
 
     @property

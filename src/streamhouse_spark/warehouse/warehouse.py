@@ -35,10 +35,8 @@ from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.table.lake_view import drop_lake_table
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
-from streamhouse_spark.warehouse.adoption import AdoptReport, adopt_table
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.warehouse.adoption import AdoptReport
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class Warehouse:
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
-        """Whether the database exists."""
+        """Tell whether the database exists."""
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
@@ -179,7 +178,7 @@ class Warehouse:
         return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
 
     def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
-        """Whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
+        """Tell whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
             return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
         except StreamhouseError as error:
@@ -187,7 +186,7 @@ class Warehouse:
             return True
 
     def exists(self, name: str) -> bool:
-        """Whether the table exists; a suffix of the name does not count."""
+        """Tell whether the table exists; a suffix of the name does not count."""
         self._require()
         return self._find(parse_table_name(name).path) is not None
 
@@ -265,6 +264,8 @@ class Warehouse:
         `InvalidOptionError`, all before the lake table or the name is touched; `CommitConflictError` if the lake table
         changed meanwhile.
         """
+        from streamhouse_spark.warehouse.adoption import adopt_table
+
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))
         return adopt_table(
@@ -428,6 +429,8 @@ class Warehouse:
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:
+            from streamhouse_spark.table.lake_view import drop_lake_table
+
             drop_lake_table(self._storage, self._settings, state, self._world)
 
     def _known_database(self, name: str) -> names.DatabasePointer:
@@ -439,8 +442,7 @@ class Warehouse:
         return found
 
     def _no_database(self, database: str) -> TableNotFoundError:
-        known = self.databases()
-        near = nearest(database, known)
+        near = nearest(database, known := self.databases())
         hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
         return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
@@ -459,8 +461,7 @@ class Warehouse:
     def _not_found(self, path: TablePath) -> StreamhouseError:
         if (moved_to := self._renamed_to(path)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
-        known = self.tables()
-        near = nearest(str(path), known)
+        near = nearest(str(path), known := self.tables())
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 

@@ -68,14 +68,14 @@ class IntentWrite:
     overwrites: bool = False
     """Whether the intents are all rows of the table afterwards."""
     rewrites: bool = False
-    """Whether it is an UPDATE, DELETE or MERGE: see `KeyedTable.rewrite`."""
+    """Whether it is an UPDATE, DELETE or MERGE: see `in_no_order`."""
 
     def engine(self, shape: KeyedSchema) -> MergeEngine:
         return engine_of(shape.properties, shape.schema, targets_of(shape, self.columns))
 
     def batch(self, shape: KeyedSchema, read: ReadIntents) -> KeyedBatch:
-        """Turn intents into a batch. Raises as `KeyedTable.change` and `KeyedTable.rewrite` for rows that the table
-        does not take.
+        """Turn intents into a batch. Raises as `allowed`, `in_no_order` and
+        `require_written_once` for rows that the table does not take.
         """
         rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
@@ -130,8 +130,7 @@ def commit(
     transaction: Transaction | None = None,
     read: ReadBase | None = None,
 ) -> BucketOffsets:
-    """Commit the changes that the intents of buckets make, by the newest known schema; as `KeyedTable.change`,
-    `rewrite`.
+    """Commit the changes that the intents of buckets make, by the newest known schema, in one commit.
 
     ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these intents are not read if the
     changes are still right. ``read`` goes with ``write.rewrites``.

@@ -210,34 +210,6 @@ class KeyedTable:
 
         return self._retried(write, keys, transaction)
 
-    def change(
-        self,
-        rows: pa.Table,
-        deleted: Bools,
-        *,
-        columns: Sequence[str] | None = None,
-        transaction: Transaction | None = None,
-        overwrite: bool = False,
-    ) -> BucketOffsets:
-        """Apply upserts and deletes of one batch in their order: ``rows`` has all columns of the newest known
-        schema.
-        """
-        shape = self.shape()
-        return self._write(shape, rows, deleted, targets_of(shape, columns), transaction, overwrite=overwrite)
-
-    def rewrite(self, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
-        """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; else as `change`.
-
-        The rows have no order: of a key that is both deleted and written the written row stays. Raises
-        `CommitConflictError` if rows that it depends on changed since, `SchemaMismatchError` where a key is written
-        twice, and `InvalidOptionError` where the table does not delete; nothing was written then.
-        """
-        shape = self.shape()
-        batches = shape.batches(*in_no_order(shape, rows, deleted))
-        for batch in batches.values():
-            require_written_once(shape, batch)
-        return self.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)
-
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
         shape = self.shape(state)
@@ -384,7 +356,9 @@ def as_keys(keys: Any, shape: KeyedSchema) -> Any:
 
 
 def _is_one_row(keys: Any) -> bool:
-    """Whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and is none."""
+    """Tell whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and
+    is none.
+    """
     return isinstance(keys, Mapping) and not any(
         isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
     )

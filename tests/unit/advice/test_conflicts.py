@@ -8,9 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import keyed_writes
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.kv import keyed_writer as keyed_writes
+from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
@@ -123,7 +124,7 @@ def writing_by_key_beside_quick_processes(place: Place) -> Case:
     table = place.keyed()
 
     def ahead(*_: object, **__: object) -> None:
-        raise keyed_writes.TabletAheadError
+        raise keyed_writer.TabletAheadError
 
     def upsert() -> None:
         with mock.patch.object(commit_log.CommitLog, "commit", ahead):
@@ -138,7 +139,7 @@ def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
     table = place.keyed()
 
     def ahead(*_: object, **__: object) -> None:
-        raise keyed_writes.TabletAheadError
+        raise keyed_writer.TabletAheadError
 
     def drop() -> None:
         with mock.patch.object(commit_log.CommitLog, "commit", ahead):
@@ -154,9 +155,9 @@ def rewriting_rows_that_changed(place: Place) -> Case:
     table = place.keyed()
     read, rows = ReadBase.of(table.refresh()), table.to_arrow()
     place.warehouse().table("k").upsert([{"id": 1, "p": "a", "n": 7}])
-    yield lambda: table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    yield lambda: keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
     read, rows = ReadBase.of(table.refresh()), table.to_arrow()
-    table.keyed.rewrite(rows, np.ones(2, np.bool_), read=read)
+    keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
     assert ids_of(place.warehouse().table("k").to_arrow()) == []
 
 
@@ -168,9 +169,9 @@ def rewriting_rows_of_another_history(place: Place) -> Case:
     place.memory._objects = backup
     place.warehouse().table("k").upsert([{"id": 4, "p": "a", "n": 7}])
     table = place.warehouse().table("k")
-    yield lambda: table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    yield lambda: keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
     read, rows = ReadBase.of(table.refresh()), table.to_arrow()
-    table.keyed.rewrite(rows, np.ones(3, np.bool_), read=read)
+    keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
     assert ids_of(place.warehouse().table("k").to_arrow()) == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 
 import click
 import pytest
@@ -14,6 +16,22 @@ NAMES = sorted(streamhouse.commands)
 
 def test_every_command_is_in_a_section():
     assert sorted(name for names in _SECTIONS.values() for name in names) == NAMES
+
+
+def test_the_list_has_each_command_with_its_own_first_line():
+    listed = {name: summary for names in _SECTIONS.values() for name, (_, summary) in names.items()}
+    assert listed == {name: command.get_short_help_str(110) for name, command in streamhouse.commands.items()}
+    assert all(command.name == name for name, command in streamhouse.commands.items())
+
+
+def test_help_of_the_group_loads_no_command():
+    code = (
+        "import sys; from click.testing import CliRunner; from streamhouse_spark.cli.app import streamhouse\n"
+        "assert CliRunner().invoke(streamhouse, ['--help']).exit_code == 0\n"
+        "print(*sorted(m for m in sys.modules if m.startswith(('streamhouse_spark.cli.', 'pyarrow', 'numpy', 'rich'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["streamhouse_spark.cli.app", "streamhouse_spark.cli.session"]
 
 
 def test_the_group_lists_all_commands(run):

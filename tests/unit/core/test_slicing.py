@@ -251,6 +251,27 @@ def test_rows_are_never_fewer_bytes_than_their_arrays_have():
         assert slicing.row_bytes(chunk.slice(7, 9)).tolist() == slicing.row_bytes(chunk).tolist()[7:16]
 
 
+def test_rows_have_the_bytes_of_their_values():
+    texts = ["a" * (i % 9) if i % 4 else None for i in range(50)]
+    columns = {
+        "flag": pa.array([True] * 50),
+        "day": pa.array(range(50), pa.date32()),
+        "price": pa.array(range(50), pa.decimal128(12, 2)),
+        "nothing": pa.nulls(50),
+        "fixed": pa.array([b"abc"] * 50, pa.binary(3)),
+        "text": pa.chunked_array([texts[:7], texts[7:7], texts[7:]], pa.string()),
+        "word": pa.array(texts).dictionary_encode(),
+        "list": pa.array([[text, text] for text in texts]),
+        "pair": pa.array([{"a": text, "b": 1} for text in texts]),
+    }
+    rows = pa.table(columns)
+    expected = sum(map(slicing.row_bytes, rows.columns), start=np.zeros(50, np.int64))
+    assert slicing.table_row_bytes(rows).tolist() == expected.tolist()
+    batch = rows.combine_chunks().to_batches()[0]
+    assert slicing.table_row_bytes(batch.slice(3, 20)).tolist() == expected[3:23].tolist()
+    assert slicing.table_row_bytes(rows.slice(0, 0)).tolist() == []
+
+
 def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
     rows = pa.table({"v": ["s"] * 500 + ["l" * 300] * 5})
     parts = list(slicing.slices(rows))

@@ -5,54 +5,154 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import Table, Warehouse
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
-HEAVY = ("pandas", "pyarrow.dataset", "pyarrow.acero", "pyiceberg", "pypaimon", "fsspec", "lmdb", "boto3", "click")
-LOADED = "print(json.dumps(sorted(m for m in sys.argv[2:] if m in sys.modules)))"
-PLANNER = """
-import json, sys
+HEAVY = {"pandas", "pyarrow.dataset", "pyarrow.acero", "pyiceberg", "pypaimon", "fsspec", "lmdb", "boto3", "click"}
+WRITING = {"write", "log.append", "log.compaction", "log.segments.shared_object", "schema.rows", "datasource.write"}
+UPKEEP = {"service", "table.maintain", "table.partitions", "table.retiering"}
+MOVING = {"warehouse.adoption", "warehouse.relocation"}
+KEYED = {"kv.keyed_writer", "kv.staged_changes", "kv.tablet", "kv.row_codec", "kv.lmdb", "lookup"}
+LAKES = {"lake.iceberg", "lake.paimon", "lake.formats"}
+READING = {"datasource.read", "read.planner", "read.executor", "lake.parquet", "lake.table"}
+CATALOG = {"datasource.catalog.calls", "datasource.catalog.scan", "datasource.catalog.ddl"}
+MAINTENANCE = {"lake.iceberg.maintenance", "lake.iceberg.round", "lake.iceberg.file_spec", "lake.iceberg.relocation"}
+COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.joins", *UPKEEP, *MOVING}
+READER = COMMON | WRITING | KEYED | LAKES
+WRITER = COMMON | READING | LAKES | CATALOG
+ICEBERG = (READER - LAKES - {"schema.rows"}) | {"lake.paimon", *MAINTENANCE}
+
+BEGIN = """
+import json, pickle, sys
+from importlib.abc import MetaPathFinder
+from traceback import extract_stack
+
+class Chains(MetaPathFinder):
+    '''Notes the files that were importing each other when a module was first asked for.'''
+    found = {}
+
+    def find_spec(self, name, path=None, target=None):
+        files = [f"{frame.filename}:{frame.lineno}" for frame in extract_stack()[:-1]]
+        self.found.setdefault(name, [file for file in files if "importlib" not in file][-12:])
+
+sys.meta_path.insert(0, Chains())
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
+WAREHOUSE, NAME, HANDED = sys.argv[1:4]
+ROWS = StructType([StructField("id", LongType()), StructField("name", StringType())])
+
+def source(**options):
+    return StreamhouseDataSource({"warehouse": WAREHOUSE, "path": NAME, **options})
+
 def ask(operation, **arguments):
-    options = {"warehouse": sys.argv[1], CALL_OPTION: operation, ARGUMENTS_OPTION: json.dumps(arguments)}
+    options = {"warehouse": WAREHOUSE, CALL_OPTION: operation, ARGUMENTS_OPTION: json.dumps(arguments)}
     answer = StreamhouseDataSource(options).schema().fields[0].metadata
     return json.loads(answer["json"])["ok"]
 
-table = ask("load", database="sales", table="orders")
-equal = {"op": "=", "children": [{"column": ["id"]}, {"literal": 1, "type": '"long"'}]}
+def hand_on(*values):
+    with open(HANDED, "wb") as file:
+        pickle.dump(values, file)
+
+def handed():
+    with open(HANDED, "rb") as file:
+        return pickle.load(file)
+"""
+END = """
+print(json.dumps({name: Chains.found.get(name, []) for name in sys.modules}))
+"""
+ROLES = {
+    "plan": """
+database, name = NAME.split(".")
+table = ask("load", database=database, table=name)
+equal = {"op": "=", "children": [{"column": ["name"]}, {"literal": "a", "type": '"string"'}]}
 planned = ask("plan", pin=table["pin"], columns=["id", "name"], filters=[equal])
-assert planned["rows"] == 1
-"""
-STREAM = """
-import json, sys
-from streamhouse_spark.datasource.source import StreamhouseDataSource
+assert planned["rows"] == 1 or NAME == "sales.keyed"
+""",
+    "plan a read": """
+reader = source().reader(source().schema())
+hand_on(reader, reader.partitions())
+""",
+    "read": """
+reader, partitions = handed()
+assert sum(batch.num_rows for partition in partitions for batch in reader.read(partition)) >= 1
+""",
+    "stream": """
+reader = source(startingOffsets="earliest").streamReader(ROWS)
+assert reader.initialOffset()["offsets"] == {"0": 0}
+""",
+    "plan a write": """
+hand_on(source().writer(ROWS, False))
+""",
+    "commit": """
+writer, = handed()
+writer.commit([])
+""",
+}
+"""A role of a worker, and what Spark has it do. A role that takes something takes what the role before it handed on."""
 
-source = StreamhouseDataSource({"warehouse": sys.argv[1], "path": "sales.orders", "startingOffsets": "earliest"})
-reader = source.streamReader(source.schema())
-start = reader.initialOffset()
-assert start["offsets"] == {"0": 0}
-"""
-WRITER = """
-import json, sys
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-from streamhouse_spark.datasource.source import StreamhouseDataSource
 
-rows = StructType([StructField("id", LongType()), StructField("name", StringType())])
-StreamhouseDataSource({"warehouse": sys.argv[1], "path": "sales.orders"}).writer(rows, False)
-"""
-
-
-@pytest.mark.parametrize("role", [PLANNER, STREAM, WRITER], ids=["a query of the log", "a stream", "an append"])
-def test_planning_loads_no_heavy_library(warehouse_path, role):
-    warehouse = Warehouse(warehouse_path)
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory) -> Warehouse:
+    warehouse = Warehouse(str(tmp_path_factory.mktemp("imports") / "warehouse"))
     warehouse.create_database("sales")
-    table = warehouse.create_table("sales.orders", pa.schema([("id", pa.int64()), ("name", pa.string())]))
-    table.append([{"id": 1, "name": "a"}])
-    command = [sys.executable, "-c", role + LOADED, warehouse_path, *HEAVY]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    for name, lake in (("orders", None), ("iceberg", "iceberg")):
+        properties = {"table.datalake.enabled": "true", "table.datalake.format": lake} if lake else {}
+        table = warehouse.create_table(f"sales.{name}", schema, properties=properties)
+        table.append([{"id": 1, "name": "a"}])
+        if lake:
+            job = TieringJob(table.log, table.open_lake(), world=table.world)
+            job.run(run_tasks_locally(table.storage, table.settings, table.world))
+    keyed = warehouse.create_table("sales.keyed", "id BIGINT NOT NULL, name STRING", primary_key=["id"])
+    keyed.upsert([{"id": 1, "name": "a"}])
+    return warehouse
+
+
+def chains(table: Table, warehouse: Warehouse, handed: Path, role: str) -> dict[str, list[str]]:
+    """Return the modules that a role of a worker loads, each with the files that led to it."""
+    code = BEGIN + ROLES[role] + END
+    command = [sys.executable, "-c", code, warehouse.url, str(table.name), str(handed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded: dict[str, list[str]] = json.loads(done.stdout)
+    return loaded
+
+
+def needless(loaded: dict[str, list[str]], ours: set[str], libraries: set[str]) -> dict[str, list[str]]:
+    """Return the loaded modules that are, or lie in, forbidden ones, with the files that led to them."""
+    forbidden = {f"streamhouse_spark.{name}" for name in ours} | (HEAVY - libraries)
+    return {name: chain for name, chain in loaded.items() if any(f"{name}.".startswith(f"{one}.") for one in forbidden)}
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "ours", "libraries"),
+    [
+        ("orders", ["plan"], READER - {"datasource.catalog.scan"}, set()),
+        ("orders", ["plan a read", "read"], READER | CATALOG, set()),
+        ("orders", ["stream"], READER | CATALOG, set()),
+        ("orders", ["plan a write", "commit"], WRITER, set()),
+        ("keyed", ["plan"], READER, set()),
+        ("keyed", ["plan a read"], READER | CATALOG, set()),
+        ("keyed", ["plan a write"], WRITER, set()),
+        ("iceberg", ["plan"], ICEBERG, {"pyiceberg"}),
+        ("iceberg", ["plan a read"], ICEBERG, {"pyiceberg"}),
+        ("iceberg", ["stream"], READER | CATALOG, set()),
+    ],
+    ids=lambda value: " and ".join(value) if isinstance(value, list) else value if isinstance(value, str) else "",
+)
+def test_a_worker_loads_what_its_role_needs(warehouse, tmp_path, name, roles, ours, libraries):
+    table = warehouse.table(f"sales.{name}")
+    for role in roles:
+        assert needless(chains(table, warehouse, tmp_path / "handed", role), ours, libraries) == {}, role
+
+
+def test_a_needless_module_is_shown_with_the_files_that_led_to_it(warehouse, tmp_path):
+    found = needless(chains(warehouse.table("sales.orders"), warehouse, tmp_path / "handed", "stream"), {"log"}, set())
+    assert any("commit_log.py" in file for file in found["streamhouse_spark.log.commits.state"])

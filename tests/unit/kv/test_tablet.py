@@ -92,7 +92,7 @@ class TestApplying:
         barrier = threading.Barrier(4)
 
         def race(_):
-            barrier.wait(30)
+            barrier.wait(60)
             return [t.apply({key(i): b"x" * 200}, i, i + 1) for i in range(200)]
 
         with ThreadPoolExecutor(4) as pool:
@@ -187,11 +187,11 @@ class TestOtherProcesses:
 
         def take(_):
             reading.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
         with ThreadPoolExecutor(1) as pool:
             scan = pool.submit(t.scan, take)
-            assert reading.wait(30)
+            assert reading.wait(60)
             threading.Timer(0.2, go_on.set).start()
             child = os.fork()
             if child == 0:

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
@@ -35,7 +36,7 @@ def drop(lake, *values: dict, below: int = 1000, **options):
 
 
 def read(lake) -> list[dict]:
-    return sorted_rows(lake.to_arrow(lake.plan_read()))
+    return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
 @pytest.mark.parametrize("column", PLAIN_COLUMNS)

@@ -10,6 +10,7 @@ import pytest
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, rows_of
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -91,7 +92,7 @@ class KeyedContract:
         items.lake().compact()
         for snapshot, rows in ((first, held), (second, then)):
             plan = items.lake().plan_read(snapshot_id=snapshot.id)
-            assert rows_of(items.lake().to_arrow(plan), items.state.schema) == rows
+            assert rows_of(lake_rows(items.lake(), plan), items.state.schema) == rows
         assert items.lake().snapshot_as_of(second.timestamp_ms).id >= second.id
 
     def test_a_filter_shows_no_older_row_of_a_key(self, items):
@@ -100,14 +101,14 @@ class KeyedContract:
         lake = items.lake()
         for n in (*range(8), 100):
             plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
-            found = lake.to_arrow(plan, filter=pc.field("n") == n)
+            found = lake_rows(lake, plan, filter=pc.field("n") == n)
             assert found.schema.names == ["name", "n"]
             if n == 100:
                 assert sorted(found["name"].to_pylist()) == ["b", "n2"]
             else:
                 assert found.to_pylist() == [{"name": f"n{n}", "n": n}] * (n not in (1, 2, 3))
         plan = lake.plan_read(columns=["name"])
-        assert sorted(lake.to_arrow(plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
+        assert sorted(lake_rows(lake, plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
         assert lake.plan_read(node=filter_of(lake.place.spec.schema, ("id", ">", 1000))).splits == ()
 
     def test_what_a_round_says_travels_as_json(self, items):

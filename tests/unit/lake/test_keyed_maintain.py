@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
+from lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compaction
 from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY
@@ -90,7 +91,7 @@ def test_many_small_files_become_one_sorted_by_key(items):
         items.tier()
     assert items.lake().compact().files_removed == 6
     agree(items)
-    assert items.lake().to_arrow(items.lake().plan_read())["id"].to_pylist() == sorted(
+    assert lake_rows(items.lake(), items.lake().plan_read())["id"].to_pylist() == sorted(
         row[0] for row in items.rows.values()
     )
 
@@ -281,7 +282,7 @@ def test_expiry_and_cleaning_keep_what_kept_snapshots_need(items, memory):
     assert items.lake().remove_orphans() == []
     agree(items)
     lake = items.lake()
-    old = lake.to_arrow(lake.plan_read(snapshot_id=middle)).to_pylist()
+    old = lake_rows(lake, lake.plan_read(snapshot_id=middle)).to_pylist()
     assert sorted((tuple(row.values()) for row in old), key=repr) == at_middle
     items.change([(0, "z", 0)])
     items.tier()

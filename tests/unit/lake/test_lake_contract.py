@@ -22,6 +22,7 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -50,7 +51,7 @@ def _plain_rows(first: int, num_rows: int) -> pa.Table:
 
 
 def _read(lake, plan=None) -> pa.Table:
-    return lake.to_arrow(plan or lake.plan_read())
+    return lake_rows(lake, plan or lake.plan_read())
 
 
 def _ids(lake) -> list[int]:
@@ -243,7 +244,7 @@ class LakeContract:
         node = filter_of(schema, ("id", ">=", 30), ("name", "not null", None))
         plan = lake.plan_read(columns=["name", "id"], node=node)
         assert len(plan.splits) == 1
-        read = lake.to_arrow(plan, filter=pc.field("id") > 37)
+        read = lake_rows(lake, plan, filter=pc.field("id") > 37)
         assert read.schema.names == ["name", "id"]
         assert read["id"].to_pylist() == [38, 39]
         predicates = [("id", "in", [1, 25]), ("ID", "is null", None), ("id", "=", 39), ("id", "<", 10), ("id", "!=", 3)]
@@ -324,7 +325,7 @@ class LakeContract:
             if info.key.endswith(".parquet"):
                 store.delete(info.key)
         with pytest.raises(SnapshotExpiredError, match="run the query again"):
-            lake.to_arrow(plan)
+            lake_rows(lake, plan)
 
     def test_no_flipped_byte_of_a_data_file_gives_other_rows(self, memory):
         lake = self.lake(memory)

@@ -18,6 +18,7 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -38,7 +39,7 @@ def _rows(first: int, num_rows: int = 3) -> pa.Table:
 
 
 def _read(lake) -> list[dict]:
-    return sorted_rows(lake.to_arrow(lake.plan_read()))
+    return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
 def _by_offset(lake, bucket: int, wanted: OffsetRange) -> pa.Table:
@@ -166,7 +167,7 @@ def test_older_columns_read_null_from_a_compacted_file(new_lake, memory):
     with pytest.raises(CommitConflictError, match=r"has the columns more|are more besides"):
         lake.compact()
     assert wider.compact().files_removed == COMPACT_FILES_MIN + 1
-    read = wider.to_arrow(wider.plan_read()).sort_by("id")
+    read = lake_rows(wider, wider.plan_read()).sort_by("id")
     assert read["id"].to_pylist() == list(range(16))
     assert read["more"].to_pylist() == [None] * 15 + [7]
 
@@ -241,7 +242,7 @@ def test_expiry_removes_old_snapshots_and_their_files(lake, memory, clock):
         with pytest.raises(SnapshotExpiredError):
             lake.plan_read(snapshot_id=snapshot_id)
     tagged = lake.snapshot_by_name(COMMIT_USER)
-    assert lake.to_arrow(lake.plan_read(snapshot_id=tagged.id)).num_rows == 24
+    assert lake_rows(lake, lake.plan_read(snapshot_id=tagged.id)).num_rows == 24
     tier(lake, _rows(24))
     assert len(_read(lake)) == 27
 
@@ -265,7 +266,7 @@ def test_kept_snapshots_are_read_as_they_were(lake, clock):
     clock.advance(60_000)
     assert len(lake.expire(keep_last=3, keep_ms=0).snapshots) == 7
     for snapshot_id, rows in then.items():
-        assert sorted_rows(lake.to_arrow(lake.plan_read(snapshot_id=snapshot_id))) == rows
+        assert sorted_rows(lake_rows(lake, lake.plan_read(snapshot_id=snapshot_id))) == rows
 
 
 def test_expiry_leaves_files_of_rounds_under_way(lake, clock):
@@ -311,7 +312,7 @@ def test_files_of_a_lost_round_go_after_the_grace_and_nothing_else_does(lake, me
         memory.size_bytes(expected[0])
     assert _read(lake) == before
     for snapshot_id in lake.metadata_table("snapshots")["snapshot_id"].to_pylist():
-        lake.to_arrow(lake.plan_read(snapshot_id=snapshot_id))
+        lake_rows(lake, lake.plan_read(snapshot_id=snapshot_id))
     assert lake.newest().offsets == {0: 24}
     assert _by_offset(lake, 0, OffsetRange(0, 24)).num_rows == 24
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interop.lake_cases import PLAIN, lake_of, tier
+from lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -41,7 +42,7 @@ def made(lake, clock):
 
 
 def num_rows(lake, snapshot) -> int:
-    return lake.to_arrow(lake.plan_read(snapshot_id=snapshot.id)).num_rows
+    return lake_rows(lake, lake.plan_read(snapshot_id=snapshot.id)).num_rows
 
 
 def test_a_time_behind_the_round_finds_what_was_current_then(lake, made):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyed_writes import change
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
@@ -40,7 +41,7 @@ class Joined:
     def write(self, number, changes):
         deleted = np.array([kind == DELETE for kind in changes[KIND_COLUMN].to_pylist()], np.bool_)
         rows = changes.drop_columns([KIND_COLUMN])
-        self.into.keyed.change(rows, deleted, transaction=Transaction("delta_join", number, "query"))
+        change(self.into, rows, deleted, transaction=Transaction("delta_join", number, "query"))
 
     def rows(self):
         return [tuple(row.values()) for row in self.into.to_arrow().to_pylist()]

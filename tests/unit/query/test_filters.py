@@ -405,7 +405,7 @@ PRUNED = {
 ODD = [dt.datetime(1970, 1, 1), 0.1, -1e300, 1e39, 5e-324, float("nan"), 10**400, decimal.Decimal("0.001")]
 
 
-@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@pytest.mark.parametrize("lake_format", ["iceberg", pytest.param("paimon", marks=pytest.mark.long)])
 def test_lake_files_are_pruned_of_no_row(memory, world, lake_format):
     """A file for each value, asked for with all values and with those of other types."""
     columns = [ddl.split()[0] for ddl in PRUNED]

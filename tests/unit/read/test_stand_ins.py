@@ -14,10 +14,10 @@ from streamhouse_spark.datasource.catalog.ddl.partitions import partition_rows
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
-from streamhouse_spark.datasource.read.planning import plan_union
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.table.table import Table
 
 NAME = "sales.gone"

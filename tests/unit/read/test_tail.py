@@ -6,7 +6,6 @@ import datetime as dt
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -200,4 +199,4 @@ def test_another_process_sees_each_row_before_the_next_is_written(warehouse_path
         for i in [*range(60), -1]:
             table.append([{"id": i}])
             assert follower.stdout.readline() == f"{i}\n"
-        assert follower.wait(30) == 0
+        assert follower.wait(60) == 0

@@ -265,13 +265,15 @@ class TestListing:
         store.put_if_absent("a", b"12345")
         [info] = store.list("")
         assert info.size_bytes == 5
-        # S3 tells whole seconds, and its own clock is known to about a second.
-        assert before_ms - 2000 <= info.modified_ms <= store.now_ms() + 2000
+        # S3 tells whole seconds, and its clock is known to about the time of a request.
+        assert before_ms - 60_000 <= info.modified_ms <= store.now_ms() + 60_000
 
 
 class TestTheRest:
     def test_its_time_is_about_ours(self, store):
-        assert abs(store.now_ms() - time.time() * 1000) < 2000
+        before_ms = time.time() * 1000
+        told_ms = store.now_ms()
+        assert before_ms - 60_000 <= told_ms <= time.time() * 1000 + 60_000
 
     def test_it_proves_that_it_is_writable_and_leaves_nothing(self, store):
         store.check_writable()

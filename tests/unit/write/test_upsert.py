@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import keyed_writes
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -39,7 +40,7 @@ def found(table, **options):
 
 
 class TestRewrites:
-    """What UPDATE, DELETE and MERGE commit: `KeyedTable.rewrite`."""
+    """Commits of the rows of UPDATE, DELETE and MERGE."""
 
     @staticmethod
     def rewrite(table, *changes):
@@ -47,7 +48,7 @@ class TestRewrites:
         schema = table.refresh().schema.arrow
         rows = pa.Table.from_pylist([row for row, _ in changes], pa.schema([f.with_nullable(True) for f in schema]))
         deleted = np.array([deleted for _, deleted in changes], np.bool_)
-        return table.keyed.rewrite(rows, deleted, read=ReadBase.of(table.state))
+        return keyed_writes.rewrite(table, rows, deleted, read=ReadBase.of(table.state))
 
     @pytest.mark.parametrize("first", [True, False])
     def test_a_row_stays_that_takes_the_place_of_a_deleted_one(self, table, first):
@@ -84,7 +85,7 @@ class TestRewrites:
         read = ReadBase.of(table.refresh())
         other_process().table("sales.orders").upsert([row(2, "b")])
         with pytest.raises(CommitConflictError, match="run the statement again"):
-            table.keyed.rewrite(table.to_arrow(), np.ones(1, np.bool_), read=read)
+            keyed_writes.rewrite(table, table.to_arrow(), np.ones(1, np.bool_), read=read)
         table.refresh()
         assert found(table) == [row(1, "a"), row(2, "b")]
 

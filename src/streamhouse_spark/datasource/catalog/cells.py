@@ -57,7 +57,7 @@ def cell_value(cell: Any, data_type: pa.DataType) -> Any:
 
 
 def same_cell(left: Any, right: Any) -> bool:
-    """Whether two JSON values of a column are one value: decimals of another scale are."""
+    """Tell whether two JSON values of a column are one value: decimals of another scale are."""
     if left == right or left is None or right is None:
         return bool(left == right)
     try:

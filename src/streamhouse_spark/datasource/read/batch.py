@@ -9,16 +9,21 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import ReadOptions
-from streamhouse_spark.datasource.read import planning
 from streamhouse_spark.datasource.read.bounds import batch_ranges
-from streamhouse_spark.datasource.read.partitions import TablePartition, partitions
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, partitions, read_plan
 from streamhouse_spark.datasource.read.target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
-from streamhouse_spark.read.pieces import ReadPlan
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pieces import ReadPlan, ViewPiece
+from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
+from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.views import BINLOG
 from streamhouse_spark.warehouse.connection import Connection
 
 
@@ -71,16 +76,18 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         state = table.state
         match target.kind:
             case "union":
-                return planning.plan_union(table, self._table_columns, as_of_timestamp_ms=options.as_of_timestamp_ms)
+                return plan_union(table, self._table_columns, as_of_timestamp_ms=options.as_of_timestamp_ms)
             case "lake":
-                return planning.plan_lake(
+                state = table.refresh()
+                return plan_lake(
                     table,
-                    self._table_columns,
+                    state,
+                    Projection.of(state.schema, self._table_columns, None),
                     as_of_snapshot=options.as_of_lake_snapshot,
                     as_of_timestamp_ms=options.as_of_timestamp_ms,
                 )
             case "range":
-                return planning.plan_ranges(
+                return plan_ranges(
                     table,
                     state,
                     batch_ranges(state, options),
@@ -88,4 +95,10 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
             case "view":
-                return planning.plan_view(table, state, target.suffix or "")
+                return plan_view(table, state, target.suffix or "")
+
+
+def plan_view(table: TableHandle, state: TableState, suffix: str) -> ReadPlan:
+    """Plan a read of a whole view."""
+    pieces = binlog_pieces(state) if suffix == BINLOG else (ViewPiece(suffix),)
+    return ReadPlan(table.name, table.uuid, state.schema, pieces)

@@ -142,7 +142,7 @@ def _offset_of_time(
 
 
 def _committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Whether every row below the offset is known to have been committed before ``timestamp_ms``."""
+    """Tell whether every row below the offset is known to have been committed before ``timestamp_ms``."""
     first = state.buckets[bucket].segments[:1]
     if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
         return True

@@ -1,4 +1,4 @@
-"""Pieces packed into Spark partitions of about equal size."""
+"""Pieces packed into Spark partitions of about equal size, and their rows in a task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from streamhouse_spark.datasource.spark_schema import canonical_schema
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.scan import cut_split
-from streamhouse_spark.read.pieces import KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece, ViewPiece
+from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.table.views import BINLOG, open_view
+from streamhouse_spark.warehouse.connection import Connection
 
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
@@ -41,7 +48,7 @@ class TablePartition(InputPartition):
 
 
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """The plan as Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    """Cut the plan into Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
     pieces = list(by_bucket(plan.pieces))
     target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
     groups = joined_by_changes(packed(list(cut_pieces(pieces, target_bytes)), target_bytes), lambda piece: piece)
@@ -49,12 +56,42 @@ def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPart
 
 
 def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
-    """A partition for each bucket, because an update is two rows of the log that must not be torn apart."""
+    """Make a partition for each bucket, because an update is two rows of the log that must not be torn apart."""
     found: list[InputPartition] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
         found.append(TablePartition(replace(plan.with_pieces(pieces), binlog_start=start)))
     return found or [TablePartition(plan)]
+
+
+def read_plan(
+    connection: Connection, plan: ReadPlan, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view."""
+    table = connection.table_by_uuid(plan.table, plan.table_uuid)
+    match plan.pieces[:1]:
+        case (ViewPiece(suffix),):
+            yield from _read_view(table, suffix)
+        case (BinlogPiece(),):
+            yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
+        case _:
+            yield from read_batches(table, plan, metadata, fail_on_data_loss=fail_on_data_loss)
+
+
+def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
+    table.refresh()
+    yield from _canonical(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
+
+
+def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return batches of a view, with the types that Spark has."""
+    for batch in batches:
+        wanted = canonical_schema(batch.schema)
+        arrays = [
+            Conversion(name, field.name).cast(array, field.type)
+            for array, field in zip(batch.columns, wanted, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
@@ -82,7 +119,7 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
-    """The pieces, with large ones of the log in parts."""
+    """Give the pieces, with large ones of the log in parts."""
     for piece in pieces:
         if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
             yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
@@ -91,7 +128,7 @@ def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
 
 
 def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Runs of neighbours of about equal size, none much larger than the target unless one piece is."""
+    """Pack neighbours into runs of about equal size, none much larger than the target unless one piece is."""
     sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
@@ -104,8 +141,8 @@ def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
 
 
 def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Groups of neighbours. What lies on both sides of a border goes to one side, where a side has fewer bytes of a
-    bucket than the bucket's changes, which each side would work out.
+    """Move pieces between groups of neighbours: all on both sides of a border to one side, where a side has fewer bytes
+    of a bucket than the bucket's changes, which each side would work out.
 
     So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
     """

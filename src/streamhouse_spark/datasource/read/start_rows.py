@@ -44,14 +44,14 @@ def truncation_of(state: TableState) -> int:
 
 
 def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
-    """Whether a new stream would begin with rows: it wants every change, and some were trimmed."""
+    """Tell whether a new stream would begin with rows: it wants every change, and some were trimmed."""
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
         return False
     return any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())
 
 
 def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
-    """The files of ``begin.rows``, in their order. The table was not truncated since.
+    """Find the files of ``begin.rows``, in their order. The table was not truncated since.
 
     Raises `SnapshotExpiredError` if some are deleted, `CorruptDataError` if they are not those of the checkpoint.
     """

@@ -21,9 +21,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns
 from streamhouse_spark.datasource.read.admission import files_within, limited_ends
-from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_partitions, partitions
-from streamhouse_spark.datasource.read.planning import plan_ranges
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_partitions, partitions, read_plan
 from streamhouse_spark.datasource.read.start_rows import (
     begins_with_rows,
     initial_offset,
@@ -42,6 +40,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.pieces import StartPiece
+from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG

@@ -30,7 +30,7 @@ class StreamHistory:
         self._moved: dict[tuple[HistoryMark | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
     def placed(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
-        """The position; with ``onDifferentHistory=continue`` one in the table for one of another history.
+        """Give the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
 
         That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
         same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited
@@ -62,7 +62,7 @@ class StreamHistory:
         return found
 
     def moved(self, data: Mapping[str, Any]) -> bool:
-        """Whether `placed` returned another position for this one of Spark."""
+        """Tell whether `placed` returned another position for this one of Spark."""
         if not self._moved:
             return False
         return _place(StreamOffset.from_json(data, "", data["table"])) in self._moved

@@ -139,7 +139,8 @@ class KeyedStagingPlan:
         )
         names = {name.casefold() for name in given.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
-        empty = pa.schema([f.remove_metadata() for f in given]).empty_table()
+        plain = pa.schema([f.remove_metadata() for f in given])
+        empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
         coerce(empty, plan.given, table=table.name, older=state.schemas)
         for column in plan.given.columns:
             if not column.nullable and column.default is None and column.name.casefold() not in names:
@@ -235,7 +236,8 @@ def commit_intents(
     """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
     `Table.upsert`.
 
-    With ``read`` they are those of an operation that read the table, see `KeyedTable.rewrite`.
+    With ``read`` they are those of an operation that read the table, whose rows have no order: of a key that is both
+    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since.
     """
     require_planned(table, messages)
     staged = all_staged(messages)

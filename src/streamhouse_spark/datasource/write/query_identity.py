@@ -53,7 +53,7 @@ def no_identity(table: str) -> InvalidOptionError:
 
 
 def begins_under_used_name(table: Table, batch: Transaction) -> bool:
-    """Whether this is the query's first batch in a table whose name meant another table before.
+    """Tell whether this is the query's first batch in a table whose name meant another table before.
 
     Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` if it
     is not the query's first batch: those before went into the other table.

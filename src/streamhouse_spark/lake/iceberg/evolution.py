@@ -69,7 +69,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
 
 def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """The lake's schema as `column_map.brought_up` has its fields."""
+    """Make the lake's schema as `column_map.brought_up` has its fields."""
     lake, known = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
 

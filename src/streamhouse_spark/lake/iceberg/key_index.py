@@ -61,7 +61,7 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Whether a file of deleted positions names positions of this one data file only."""
+    """Tell whether a file of deleted positions names positions of this one data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 
@@ -69,16 +69,16 @@ def is_only_of(delete: DataFile, location: str) -> bool:
 class KeyedFilter:
     """A filter of data files by the keys of a changelog's range."""
 
-    def __init__(self, shape: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
-        self._shape = shape
-        names = {field_id: name for name, field_id in zip(primary_key, shape.field_ids(primary_key), strict=True)}
+    def __init__(self, file_spec: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
+        self._file_spec = file_spec
+        names = {field_id: name for name, field_id in zip(primary_key, file_spec.field_ids(primary_key), strict=True)}
         self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]
         self._names = list(names.values())
         self._seen: list[list[pa.Array]] = [[] for _ in self._names]
         types = dict(self._keys)
         self._partitions: dict[int, tuple[str, set[bytes | None]]] = {
             position: (names[field.source_id], set())
-            for position, field in enumerate(shape.spec.fields)
+            for position, field in enumerate(file_spec.spec.fields)
             if isinstance(field.transform, IdentityTransform)
             and field.source_id in names
             and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
@@ -89,7 +89,7 @@ class KeyedFilter:
         for name, found_values in zip(self._names, self._seen, strict=True):
             found_values.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
-            field_type = self._shape.partition_types[position]
+            field_type = self._file_spec.partition_types[position]
             distinct = rows.column(name).unique()
             found = (internal_value(value) for value in distinct)
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
@@ -100,7 +100,7 @@ class KeyedFilter:
 
     def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
-        if file.spec_id == self._shape.spec.spec_id:
+        if file.spec_id == self._file_spec.spec.spec_id:
             seen = (file.partition[position] in values for position, (_, values) in self._partitions.items())
             if not all(seen):
                 return False
@@ -111,7 +111,7 @@ class KeyedFilter:
         """Return the least and the greatest beginning of the file's keys; empty if nothing is known."""
         lows, highs = [], []
         for field_id, arrow in self._keys:
-            field_type = self._shape.schema.find_type(field_id)
+            field_type = self._file_spec.schema.find_type(field_id)
             low, high = (_as_key(decoded_bound(field_type, b.get(field_id)), arrow) for b in (file.lower, file.upper))
             if low is None or high is None:
                 break

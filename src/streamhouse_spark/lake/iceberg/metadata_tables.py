@@ -51,8 +51,8 @@ def metadata_table(table: Table, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables of
-    files do not expect.
+    """Tell whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables
+    of files do not expect.
     """
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
@@ -123,8 +123,8 @@ def _for_spark(table: pa.Table) -> pa.Table:
 
 
 def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """Whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics of
-    nested columns.
+    """Tell whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics
+    of nested columns.
     """
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 

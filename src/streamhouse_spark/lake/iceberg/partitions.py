@@ -43,7 +43,7 @@ class PartitionFilter:
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """False only if none of the manifest's files is of a partition with rows of the filter."""
+        """Return False only if none of the manifest's files is of a partition with rows of the filter."""
         spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
         if len(summaries) != len(spec.fields):
             return True
@@ -60,7 +60,7 @@ class PartitionFilter:
         return may_match(self._node, bounds)
 
     def test(self, file: DataFile) -> bool:
-        """False only if no row of the data file's partition can satisfy the filter."""
+        """Return False only if no row of the data file's partition can satisfy the filter."""
         spec = self._specs[file.spec_id]
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
@@ -78,14 +78,14 @@ class PartitionFilter:
 
 
 def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
-    """The newest type of each field that the table has or had."""
+    """Find the newest type of each field that the table has or had."""
     types = {f.field_id: f.field_type for schema in metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in metadata.schema().fields)
     return types
 
 
 def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """The bound as a value; None where it was written for another type of the column, or cannot be read.
+    """Read the bound as a value; None where it was written for another type of the column, or cannot be read.
 
     A bound of a type that was widened since is that of the narrower one.
     """

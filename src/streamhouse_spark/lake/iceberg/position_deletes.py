@@ -32,7 +32,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def write_deletes(
-    shape: IcebergFileSpec,
+    spec: IcebergFileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -47,7 +47,7 @@ def write_deletes(
 
     Its bounds name the data file, so that readers of others need not open it. Durable when this returns.
     """
-    directory = shape.directory(file.partition, bucket) if file.spec_id == shape.spec.spec_id else shape.data_location
+    directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec.spec_id else spec.data_location
     location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
@@ -62,7 +62,7 @@ def write_deletes(
         offsets=offsets,
         num_rows=len(positions),
         size_bytes=size_bytes,
-        schema_id=shape.schema.schema_id,
+        schema_id=spec.schema.schema_id,
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),

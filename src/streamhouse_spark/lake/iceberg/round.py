@@ -28,11 +28,11 @@ def write_context(place: IcebergLocation) -> WriteContext:
     require_brought_up(table.metadata, place.spec)
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
-    shape = IcebergFileSpec(
+    file_spec = IcebergFileSpec(
         table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head
     )
     spec = place.spec
-    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
 def data_location(table: Table) -> str:
@@ -45,17 +45,17 @@ def planned_files(
     place: IcebergLocation, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return the data files as `LakeTable.live_files` does."""
-    shape = IcebergFileSpec.from_json(context.lake)
-    if shape.snapshot_id is None:
+    file_spec = IcebergFileSpec.from_json(context.lake)
+    if file_spec.snapshot_id is None:
         return dict.fromkeys(buckets, ())
     table = place.require()
-    snapshot = table.metadata.snapshot_by_id(shape.snapshot_id)
+    snapshot = table.metadata.snapshot_by_id(file_spec.snapshot_id)
     if snapshot is None:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {shape.snapshot_id}, which this round began with, was expired; "
-            "try again"
+            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
+            "expired; try again"
         )
-    return live_files(table, snapshot, shape.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+    return live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
 
 
 def commit_round(
@@ -73,11 +73,11 @@ def commit_round(
     if not is_keyed:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
-    shape = IcebergFileSpec.from_json(context.lake)
+    file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        require_shape(metadata, shape)
+        require_shape(metadata, file_spec)
         found = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, found, expected)
         dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
@@ -86,8 +86,8 @@ def commit_round(
         )
         summary = {OFFSETS_PROPERTY: text}
         if is_keyed:
-            require_snapshot_as_planned(metadata, shape.snapshot_id)
-        require_written(place, metadata, files, shape)
+            require_snapshot_as_planned(metadata, file_spec.snapshot_id)
+        require_written(place, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
             operation = Operation.OVERWRITE if any(file.deletes for file in files) else Operation.APPEND
             return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
@@ -112,10 +112,10 @@ def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) ->
         )
 
 
-def require_shape(metadata: TableMetadata, shape: IcebergFileSpec) -> None:
+def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
     here = (metadata.current_schema_id, metadata.default_spec_id)
-    planned = (shape.schema.schema_id, shape.spec.spec_id)
-    if here != planned or metadata.schema() != shape.schema or metadata.spec() != shape.spec:
+    planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
+    if here != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
         raise CommitConflictError(
             f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
             f"{planned}; tier again"
@@ -123,13 +123,13 @@ def require_shape(metadata: TableMetadata, shape: IcebergFileSpec) -> None:
 
 
 def require_written(
-    place: IcebergLocation, metadata: TableMetadata, files: Sequence[LakeFile], shape: IcebergFileSpec
+    place: IcebergLocation, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
     """Require that the files exist as written, and that no cleaning since then took them for orphans."""
-    if shape.planned_ms < not_before_ms(metadata):
+    if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
-            f"lake table {metadata.location}: this round was planned at {shape.planned_ms} ms, and files from before "
-            f"{not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
+            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
+            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
         )
 
     require_present(place.files_at, files)

@@ -18,8 +18,9 @@ from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.lake.iceberg.schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
@@ -31,41 +32,21 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def projection(
     lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, by their ids.
-
-    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
-    `SchemaMismatchError` for an absent column.
-    """
-    of_lake = lake_schema(lake)
-    if schema is None:
-        wanted = TableSchema(tuple(_as_in_table(column, lake, table, known) for column in of_lake.columns))
-        field_ids = {column.id: column.id for column in wanted.columns}
-    else:
-        wanted = schema
-        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
-    if columns is not None:
-        wanted = wanted.select(columns)
-    names = {column.id: column.name for column in of_lake.columns}
-    found = tuple(field_ids.get(column.id) for column in wanted.columns)
-    lake_names = (
-        None if schema is not None and column.id in known.ambiguous else names.get(-1 if i is None else i, column.name)
-        for column, i in zip(wanted.columns, found, strict=True)
+    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    return projection_of(
+        lake_schema(lake),
+        known,
+        table,
+        columns,
+        schema,
+        is_stored=lambda own, field_id: is_stored_as(own, lake.find_type(field_id)),
+        ambiguous=lambda _: None,
     )
-    return LakeProjection(wanted, found, tuple(lake_names))
 
 
 def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
     """Return the projection of all columns of the table from its newest files."""
     return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
-
-
-def _as_in_table(column: Column, lake: Schema, table: TableSchema, known: ColumnMap) -> Column:
-    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
-    column_id = known.columns().get(column.id)
-    own = next((c for c in table.columns if c.id == column_id), None)
-    if own is None or not is_stored_as(own.type, lake.find_type(column.id)):
-        return column
-    return Column(column.id, column.name, own.type, column.nullable, column.comment)
 
 
 def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
@@ -81,7 +62,7 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
-    """The data files of a snapshot in the partitions chosen, all by default, each with its deletes.
+    """List the data files of a snapshot in the partitions chosen, all by default, each with its deletes.
 
     Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
     and deletes that cannot be read here, `SnapshotExpiredError`.

@@ -31,7 +31,8 @@ def scan_files(
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """The data files of the snapshot that can hold rows of the filter, from the manifests that can name such files.
+    """Find the data files of the snapshot that can hold rows of the filter, from the manifests that can name such
+    files.
 
     Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
     """
@@ -113,14 +114,14 @@ def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[
 
 
 def _never_changed(before: Column, column: Column) -> bool:
-    """Whether a column of some schema of the table is either not concerned or exactly the column."""
+    """Tell whether a column of some schema of the table is either not concerned or exactly the column."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
     return (before.id, before.name, before.type) == (column.id, column.name, column.type)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
     if field.name.casefold() != name.casefold() and field.field_id != field_id:
         return True
     is_column = field.name == name and field.field_id == field_id

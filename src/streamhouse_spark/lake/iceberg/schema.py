@@ -108,7 +108,7 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
-    """Whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
+    """Tell whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
     return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
@@ -16,15 +17,8 @@ from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.compaction import compact, expire
-from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
-from streamhouse_spark.lake.iceberg.maintenance.drop_partition import drop_partitions
-from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans
-from streamhouse_spark.lake.iceberg.manifests import rewrite_manifests
 from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.iceberg.offsets import log_time_ms, newest_offsets, offsets_at
-from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
-from streamhouse_spark.lake.iceberg.round import commit_round, planned_files, write_context
 from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
 from streamhouse_spark.lake.model.live_files import LiveFile
@@ -50,6 +44,9 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
+
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
@@ -67,6 +64,8 @@ class IcebergLake(LakeTable):
         self.place: IcebergLocation = IcebergLocation(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> IcebergRelocation | None:
+        from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
+
         return IcebergRelocation(self.place) if isinstance(self.place.catalog, FileCatalog) else None
 
     # -- snapshots ------------------------------------------------------------------------------------------------
@@ -119,17 +118,25 @@ class IcebergLake(LakeTable):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_context(self) -> WriteContext:
+        from streamhouse_spark.lake.iceberg.round import write_context
+
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
+        from streamhouse_spark.lake.iceberg.round import planned_files
+
         return planned_files(self.place, context, buckets)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
     ) -> LakeSnapshot | None:
+        from streamhouse_spark.lake.iceberg.round import commit_round
+
         return commit_round(self.place, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
+        from streamhouse_spark.lake.iceberg.maintenance.drop_partition import drop_partitions
+
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
@@ -185,16 +192,14 @@ class IcebergLake(LakeTable):
         same = same_by_name(table.metadata, how, self.place.spec.schemas)
         return LakeScan(self._described(table.metadata, snapshot), how, files, same)
 
-    def read_offsets(
-        self, bucket: int, wanted: OffsetRange, *, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
                 f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_offsets(bucket, wanted, columns=columns)
+        return super().read_offsets(bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()
@@ -210,17 +215,26 @@ class IcebergLake(LakeTable):
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def _compact(self, *, dry_run: bool) -> CompactReport:
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import compact
+        from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
+
         work = compact_keyed if self.place.spec.primary_key else compact
         report, snapshot_id = work(self.place, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
+
         return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
+        from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans
+
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        from streamhouse_spark.lake.iceberg.manifests import rewrite_manifests
+
         self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)
 

@@ -44,22 +44,29 @@ def write_changes(
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
     bucket's data files. Memory is bounded by the range: its rows, and the positions that it deletes.
     """
-    shape = IcebergFileSpec.from_json(context.lake)
-    chosen = KeyedFilter(shape, context.schema, context.primary_key)
+    spec = IcebergFileSpec.from_json(context.lake)
+    chosen = KeyedFilter(spec, context.schema, context.primary_key)
     tail = CollapsedChanges.of(
         _seen(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
-    files = files_at(shape.data_location)
+    files = files_at(spec.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
-    written = write_rows(context, shape, files, ids, bucket, offsets, rows)
-    how = key_projection(context, shape)
+    written = write_rows(context, spec, files, ids, bucket, offsets, rows)
+    how = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
     probe = chosen.probe()
     found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how, probe), candidates))
     seen = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(
-            shape, files, ids, bucket, offsets, f.file, f.deleted, num_duplicates=_count_duplicates(f.key_indexes, seen)
+            spec,
+            files,
+            ids,
+            bucket,
+            offsets,
+            f.file,
+            f.deleted,
+            num_duplicates=_count_duplicates(f.key_indexes, seen),
         )
         for f in found
         if f is not None
@@ -77,11 +84,11 @@ def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.b
     return len(key_indexes) - num_first
 
 
-def key_projection(context: WriteContext, shape: IcebergFileSpec) -> LakeProjection:
+def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
     """Return the projection of the key's columns, in the order of the key."""
-    fields = [(field.field_id, field.name) for field in shape.schema.fields]  # which are called as the columns are
+    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # which are called as the columns are
     known = map_by_name(fields, context.schema)
-    return projection(shape.schema, known, context.schema, context.primary_key, context.schema)
+    return projection(spec.schema, known, context.schema, context.primary_key, context.schema)
 
 
 def _seen(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:

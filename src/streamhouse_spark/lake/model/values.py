@@ -202,5 +202,5 @@ class ExpireReport:
 
 
 def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """Whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
+    """Tell whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
     return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})

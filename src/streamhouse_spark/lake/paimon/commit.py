@@ -182,14 +182,14 @@ class _SnapshotBuilder:
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
 
     def _entry(self, file: LakeFile) -> ManifestEntry:
-        shape = PaimonFileSpec(self._table.schemas[file.schema_id], self._table.location)
-        partition = [row.values[0] for row in shape.partition(file.partition)]
+        spec = PaimonFileSpec(self._table.schemas[file.schema_id], self._table.location)
+        partition = [row.values[0] for row in spec.partition(file.partition)]
         return ManifestEntry(
             ADD,
-            GenericRow(partition, shape.partition_fields),
-            shape.bucket_of(file.bucket),
-            shape.num_buckets,
-            _data_file(file, shape, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
+            GenericRow(partition, spec.partition_fields),
+            spec.bucket_of(file.bucket),
+            spec.num_buckets,
+            _data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
     def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
@@ -219,12 +219,12 @@ _APPENDED, _COMPACTED = 0, 1
 """Paimon's codes of the source of a file."""
 
 
-def _data_file(file: LakeFile, shape: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
+def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
-    is_canonical = file.location == shape.canonical(file.partition, file.bucket, name)
+    is_canonical = file.location == spec.canonical(file.partition, file.bucket, name)
     low, high, nulls = (file.columns[what] for what in ("lower_bounds", "upper_bounds", "null_counts"))
-    known = [field for field in shape.schema.fields if field.id in nulls]
+    known = [field for field in spec.schema.fields if field.id in nulls]
     empty = GenericRow([], [])
 
     def row(bounds: Mapping[int, Any]) -> GenericRow:
@@ -249,4 +249,4 @@ def _data_file(file: LakeFile, shape: PaimonFileSpec, now_ms: int, source: int) 
         value_stats_cols=[field.name for field in known],
         external_path=None if is_canonical else file.location,
     )
-    return meta if file.keys is None else described_by_keys(meta, file.keys, shape.schema)
+    return meta if file.keys is None else described_by_keys(meta, file.keys, spec.schema)

@@ -54,7 +54,7 @@ def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
 
 
 def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
-    """The lake's newest schema as `column_map.brought_up` has its fields."""
+    """Make the lake's newest schema as `column_map.brought_up` has its fields."""
     known = paimon_columns(lake, spec)
 
     def added(columns: Sequence[Column], mapped: Mapping[int, LakeField]) -> list[tuple[int, DataField]]:

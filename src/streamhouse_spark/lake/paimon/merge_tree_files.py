@@ -78,7 +78,7 @@ class KeyValueFileSpec(PaimonFileSpec):
 
 def write_key_values(
     context: WriteContext,
-    shape: KeyValueFileSpec,
+    spec: KeyValueFileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -98,12 +98,12 @@ def write_key_values(
     writer: _Run | None = None
     try:
         for batch in batches:
-            extended = _with_keys(batch, shape)
-            splitter = splitter or Splitter(shape, extended.schema, bucket)
+            extended = _with_keys(batch, spec)
+            splitter = splitter or Splitter(spec, extended.schema, bucket)
             for key, rows, _ in splitter.split(extended):
                 if writer is None or writer.key != key:
                     written += writer.close() if writer is not None else ()
-                    writer = _Run(context, shape, files, ids, bucket, key, offsets, level)
+                    writer = _Run(context, spec, files, ids, bucket, key, offsets, level)
                 writer.add(rows)
         return written + (writer.close() if writer is not None else [])
     except BaseException as error:
@@ -118,7 +118,7 @@ class _Run:
     def __init__(
         self,
         context: WriteContext,
-        shape: KeyValueFileSpec,
+        spec: KeyValueFileSpec,
         files: FileAccess,
         ids: Ids,
         bucket: int,
@@ -126,11 +126,11 @@ class _Run:
         offsets: OffsetRange,
         level: int,
     ) -> None:
-        self._context, self._shape, self._files, self._ids = context, shape, files, ids
+        self._context, self._spec, self._files, self._ids = context, spec, files, ids
         self._bucket, self._offsets, self._level = bucket, offsets, level
         self.key = key
         self._file: PartitionFile | None = None
-        self._seen = _Seen(shape)
+        self._seen = _Seen(spec)
         self._written: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -156,22 +156,22 @@ class _Run:
         if self._file is None:
             suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
             self._file = PartitionFile(
-                self._context, self._shape, self._files, self._bucket, self.key, self._offsets, suffix
+                self._context, self._spec, self._files, self._bucket, self.key, self._offsets, suffix
             )
         return self._file
 
     def _close(self) -> None:
         if self._file is not None:
             keys = self._seen.described(self._level)
-            file, self._file, self._seen = self._file, None, _Seen(self._shape)
+            file, self._file, self._seen = self._file, None, _Seen(self._spec)
             self._written.append(replace(file.close(), keys=keys))
 
 
 class _Seen:
     """Facts of the rows of a file, collected while they are written."""
 
-    def __init__(self, shape: KeyValueFileSpec) -> None:
-        self._fields = shape.key_fields
+    def __init__(self, spec: KeyValueFileSpec) -> None:
+        self._fields = spec.key_fields
         self._first: list[Any] | None = None
         self._last: list[Any] = []
         self._bounds: list[tuple[Any, Any]] = []
@@ -253,9 +253,9 @@ def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: np
     return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))
 
 
-def _with_keys(batch: pa.RecordBatch, shape: KeyValueFileSpec) -> pa.RecordBatch:
+def _with_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
-    for field in shape.key_fields:
+    for field in spec.key_fields:
         place = batch.schema.get_field_index(field.name)
         fields.append(batch.schema.field(place).with_name(KEY_PREFIX + field.name))
         arrays.append(batch.column(place))

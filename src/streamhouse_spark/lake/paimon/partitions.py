@@ -29,7 +29,7 @@ class PartitionFilter:
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def may_be_in(self, manifest: ManifestFileMeta) -> bool:
-        """False only if none of the manifest's files is of a partition with rows of the filter."""
+        """Return False only if none of the manifest's files is of a partition with rows of the filter."""
         stats = manifest.partition_stats
         bounds: dict[str, Bounds] = {}
         for i, field in enumerate(stats.min_values.fields):
@@ -47,7 +47,7 @@ class PartitionFilter:
         return may_match(self._node, bounds)
 
     def test(self, partition: GenericRow) -> bool:
-        """False only if no row of the partition can satisfy the filter; the name is pypaimon's."""
+        """Return False only if no row of the partition can satisfy the filter; the name is pypaimon's."""
         values = tuple(partition.values)
         if values not in self._known:
             columns = (
@@ -59,5 +59,7 @@ class PartitionFilter:
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:
-    """Whether bounds hold for all values: those that pypaimon makes beside NaN need not, and none say too little."""
+    """Tell whether bounds hold for all values: those that pypaimon makes beside NaN need not, and none say too
+    little.
+    """
     return low is not None and high is not None and not pa.types.is_floating(column.type)

@@ -6,7 +6,7 @@ another: put-if-absent does not overwrite. So the file of a number changes from 
 never back, and:
 
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
-  is planned now goes neither to its number nor below the newest. `settled` returns such a snapshot, and the log is
+  is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).
@@ -30,8 +30,8 @@ from streamhouse_spark.lake.parquet.file_writer import written_up_to
 from streamhouse_spark.lake.parquet.reader import owner_of
 
 
-def settled(place: PaimonLocation) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.settled` does. Commits an empty snapshot if the newest one holds rows
+def durable(place: PaimonLocation) -> LakeSnapshot | None:
+    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
     that are not durable yet.
     """
     table = _owned(place)
@@ -95,7 +95,7 @@ def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """Whether a file, by its name, is one of the package's for offsets beyond the held ones."""
+    """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
     found = written_up_to(location)
     return found is not None and found[1] > offsets.get(found[0], 0)
 

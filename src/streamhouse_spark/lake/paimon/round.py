@@ -25,8 +25,8 @@ def write_context(place: PaimonLocation) -> WriteContext:
     require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
-    shape = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
-    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, shape.to_json(), spec.primary_key)
+    file_spec = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
 def _shifts(place: PaimonLocation, table: PaimonTable) -> Mapping[int, int]:
@@ -49,14 +49,14 @@ def commit_round(
         return None
     if not place.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
-    shape = PaimonFileSpec.from_json(context.lake)
+    file_spec = PaimonFileSpec.from_json(context.lake)
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
-        require_shape(place, table, shape)
+        require_shape(place, table, file_spec)
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         require_offsets(table.location, found, expected)
-        if not is_truncated and _name_of(table.snapshot) != shape.planned_on:
+        if not is_truncated and _name_of(table.snapshot) != file_spec.planned_on:
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, files)
         dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
@@ -121,20 +121,20 @@ def described_then(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
 
 
-def require_shape(place: PaimonLocation, table: PaimonTable, shape: PaimonFileSpec) -> None:
+def require_shape(place: PaimonLocation, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
     """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
     cleaned up.
 
     Raises `CommitConflictError`.
     """
-    if JSON.to_json(table.schema) != JSON.to_json(shape.schema):
+    if JSON.to_json(table.schema) != JSON.to_json(file_spec.schema):
         raise CommitConflictError(
             f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
-            f"{shape.schema.id}; tier again"
+            f"{file_spec.schema.id}; tier again"
         )
     not_before_ms = files_not_before_ms(place, table.snapshot)
-    if shape.planned_ms < not_before_ms:
+    if file_spec.planned_ms < not_before_ms:
         raise CommitConflictError(
-            f"lake table {table.location}: this round began at {shape.planned_ms} ms, and files from before "
+            f"lake table {table.location}: this round began at {file_spec.planned_ms} ms, and files from before "
             f"{not_before_ms} ms that nothing needed were cleaned up; tier again"
         )

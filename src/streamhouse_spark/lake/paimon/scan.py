@@ -24,9 +24,10 @@ from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.paimon.sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
+from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node, planned_value
-from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def projection(
@@ -36,29 +37,18 @@ def projection(
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, by their ids.
-
-    Without ``schema`` the result has the lake's columns, with the table's types for columns of the table. Raises
-    `SchemaMismatchError` for an absent column.
-    """
-    of_lake = lake_schema(lake)
-    if schema is None:
-        types = {field.id: field.type for field in lake.fields}
-        wanted = TableSchema(tuple(_as_in_table(c, types[c.id], table, known) for c in of_lake.columns))
-        field_ids = {column.id: column.id for column in wanted.columns}
-    else:
-        wanted = schema
-        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
-    if columns is not None:
-        wanted = wanted.select(columns)
-    names = {column.id: column.name for column in of_lake.columns}
-    found = tuple(field_ids.get(column.id) for column in wanted.columns)
-    # Where the lake lacks the column, its name there may be another's: then one that no file has.
-    lake_names = (
-        names.get(-1 if i is None else i, "" if schema is not None and column.id in known.ambiguous else column.name)
-        for column, i in zip(wanted.columns, found, strict=True)
+    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    types = {field.id: field.type for field in lake.fields}
+    return projection_of(
+        lake_schema(lake),
+        known,
+        table,
+        columns,
+        schema,
+        is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
+        # Where the lake lacks the column, its name there may be another's: then one that no file has.
+        ambiguous=lambda name: name or "",
     )
-    return LakeProjection(wanted, found, tuple(lake_names))
 
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
@@ -73,15 +63,6 @@ def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) 
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
-def _as_in_table(column: Column, lake_type: Any, table: TableSchema, known: ColumnMap) -> Column:
-    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
-    column_id = known.columns().get(column.id)
-    own = next((c for c in table.columns if c.id == column_id), None)
-    if own is None or not is_stored_as(own.type, lake_type):
-        return column
-    return Column(column.id, column.name, own.type, column.nullable, column.comment)
-
-
 def scan_files(
     place: PaimonLocation,
     table: PaimonTable,
@@ -91,7 +72,7 @@ def scan_files(
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """The data files of the snapshot that can hold rows of the filter, in the order of their offsets.
+    """Find the data files of the snapshot that can hold rows of the filter, in the order of their offsets.
 
     Statistics are those of the filter's columns and of ``statistics_of``. ``how`` reads all columns of ``lake`` that
     matter. Manifests are read only where one of their partitions can match.
@@ -186,7 +167,7 @@ def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

@@ -160,7 +160,7 @@ def file_schema(lake: PaimonSchema) -> pa.Schema:
 
 
 def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
-    """Whether a column of the Arrow type has this Paimon type in the lake."""
+    """Tell whether a column of the Arrow type has this Paimon type in the lake."""
     return plain_type(paimon_type(arrow, itertools.count())) == plain_type(lake_type)
 
 

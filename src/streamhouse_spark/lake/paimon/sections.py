@@ -16,12 +16,12 @@ OWN_PREFIX = "data-"
 
 
 def is_own_keyed_name(name: str) -> bool:
-    """Whether a file of a table with a primary key is the package's, by its name."""
+    """Tell whether a file of a table with a primary key is the package's, by its name."""
     return is_keyed_file(name.removeprefix(OWN_PREFIX))
 
 
 def is_raw(entry: ManifestEntry) -> bool:
-    """Whether the file has each of its keys once and deletes none, so that it can be read directly.
+    """Tell whether the file has each of its keys once and deletes none, so that it can be read directly.
 
     Not all files that another engine wrote at level 0 have their number of deletions.
     """

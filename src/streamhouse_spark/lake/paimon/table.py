@@ -29,7 +29,7 @@ from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partit
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.paimon.races import settled, was_replaced
+from streamhouse_spark.lake.paimon.races import durable, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
@@ -69,9 +69,9 @@ class PaimonLake(LakeTable):
         self.place.require_owner(table)
         return described(self.place, table.snapshot) if table.snapshot else None
 
-    def settled(self) -> LakeSnapshot | None:
+    def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
-        return settled(self.place)
+        return durable(self.place)
 
     def was_replaced(self, snapshot_id: int) -> bool:
         return was_replaced(self.place, snapshot_id)

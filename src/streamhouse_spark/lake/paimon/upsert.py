@@ -37,13 +37,13 @@ def write_changes(
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. Memory is
     bounded by the range.
     """
-    shape = KeyValueFileSpec.from_json(context.lake)
+    spec = KeyValueFileSpec.from_json(context.lake)
     last = LastChanges.of(changes, context.schema.arrow, context.key_indexes)
-    sequences = last.places.astype(np.int64) + (offsets.start + shape.sequence_shifts.get(bucket, 0))
+    sequences = last.places.astype(np.int64) + (offsets.start + spec.sequence_shifts.get(bucket, 0))
     rows = with_sequences(last.rows, sequences, last.deleted)
-    files = files_at(shape.data_location)
+    files = files_at(spec.data_location)
     batches = compacted(rows).to_batches()
-    return write_key_values(context, shape, files, ids, bucket, offsets, batches, level=0)
+    return write_key_values(context, spec, files, ids, bucket, offsets, batches, level=0)
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:

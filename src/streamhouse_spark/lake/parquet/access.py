@@ -31,7 +31,7 @@ class FileAccess(Protocol):
         """Write a new file, durable and visible when the context ends well."""
 
     def is_named(self, name: str, location: str) -> bool:
-        """Whether ``name``, from a file of deleted positions, means the data file at ``location``."""
+        """Tell whether ``name``, from a file of deleted positions, means the data file at ``location``."""
 
 
 class StorageFiles:
@@ -75,8 +75,8 @@ class StorageFiles:
         return plain[len(alias) + 1 :]
 
     def is_named(self, name: str, location: str) -> bool:
-        """Whether a name means the data file. Files of deleted positions in a warehouse that was moved still have the
-        old names.
+        """Tell whether a name means the data file. Files of deleted positions in a warehouse that was moved still have
+        the old names.
         """
         return name == location or name.endswith(f"/{self.key_of(location)}")
 

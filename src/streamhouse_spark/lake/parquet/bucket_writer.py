@@ -31,7 +31,7 @@ PARTITIONS_MAX = 20_000
 
 def write_files(
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -40,10 +40,10 @@ def write_files(
 ) -> list[LakeFile]:
     """Write a log range of a bucket, (base offset, rows) in offset order, as data files; durable when this returns.
 
-    ``shape`` is the lake's part of ``context``. Raises `CorruptDataError` where the batches are not the whole range.
+    ``spec`` is the lake's part of ``context``. Raises `CorruptDataError` where the batches are not the whole range.
     """
-    splitter = Splitter(shape, context.schema.arrow, bucket)
-    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+    splitter = Splitter(spec, context.schema.arrow, bucket)
+    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         next_offset = offsets.start
         for base_offset, batch in batches:
             _require_next(context, bucket, next_offset, base_offset)
@@ -61,7 +61,7 @@ def write_files(
 
 def rewrite_files(
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -72,9 +72,9 @@ def rewrite_files(
 
     ``offsets`` is a range that holds all of theirs.
     """
-    splitter = Splitter(shape, context.schema.arrow, bucket)
+    splitter = Splitter(spec, context.schema.arrow, bucket)
     done: dict[str, int] = {}
-    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         for file, batch in batches:
             position = done.get(file.location, 0)
             done[file.location] = position + batch.num_rows
@@ -86,7 +86,7 @@ def rewrite_files(
 
 def write_rows(
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     files: FileAccess,
     ids: Ids,
     bucket: int,
@@ -96,8 +96,8 @@ def write_rows(
     """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those of the changes
     behind them.
     """
-    splitter = Splitter(shape, context.schema.arrow, bucket)
-    with _BucketWriter(context, shape, files, ids, bucket, offsets) as writer:
+    splitter = Splitter(spec, context.schema.arrow, bucket)
+    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         for batch in batches:
             for key, rows, _ in splitter.split(batch):
                 writer.add(key, rows, None)
@@ -115,10 +115,10 @@ def _require_next(context: WriteContext, bucket: int, expected: int, found: int)
 class Splitter:
     """Cuts batches by partition value and brings them into the types of the data files."""
 
-    def __init__(self, shape: FileSpec, table_schema: pa.Schema, bucket: int) -> None:
-        self._shape = shape
+    def __init__(self, spec: FileSpec, table_schema: pa.Schema, bucket: int) -> None:
+        self._spec = spec
         self._bucket = bucket
-        self._missing_columns = [name for name in shape.file_schema.names if name not in set(table_schema.names)]
+        self._missing_columns = [name for name in spec.file_schema.names if name not in set(table_schema.names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
         """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
@@ -127,7 +127,7 @@ class Splitter:
         rows = self._in_file_types(batch)
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         values: list[tuple[pa.Array, int]] = []
-        for part in self._shape.partition_parts:
+        for part in self._spec.partition_parts:
             column = rows.column(part.source)
             if part.is_bucket:
                 # Only nulls differ: Iceberg leaves them without a bucket, the log keeps them in bucket 0.
@@ -157,7 +157,7 @@ class Splitter:
 
     def _key(self, code: int, values: list[tuple[pa.Array, int]]) -> PartitionKey:
         parts: list[bytes | None] = []
-        for part, (dictionary, size) in zip(reversed(self._shape.partition_parts), reversed(values), strict=True):
+        for part, (dictionary, size) in zip(reversed(self._spec.partition_parts), reversed(values), strict=True):
             code, index = divmod(code, size)
             if part.is_bucket:
                 is_null = dictionary is not None and dictionary[index].as_py() == 1
@@ -167,7 +167,7 @@ class Splitter:
         return tuple(reversed(parts))
 
     def _in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        schema = self._shape.file_schema
+        schema = self._spec.file_schema
         columns = []
         for field in schema:
             if field.name in self._missing_columns:
@@ -187,14 +187,14 @@ class _BucketWriter:
     def __init__(
         self,
         context: WriteContext,
-        shape: FileSpec,
+        spec: FileSpec,
         files: FileAccess,
         ids: Ids,
         bucket: int,
         offsets: OffsetRange,
     ) -> None:
         self._context = context
-        self._shape = shape
+        self._spec = spec
         self._files = files
         self._ids = ids
         self._bucket = bucket
@@ -231,7 +231,7 @@ class _BucketWriter:
 
     def _opened(self, key: PartitionKey) -> PartitionFile:
         suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
-        return PartitionFile(self._context, self._shape, self._files, self._bucket, key, self._offsets, suffix)
+        return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix)
 
     def _relieve(self) -> None:
         """Write the largest row groups, until half of the room is free again."""

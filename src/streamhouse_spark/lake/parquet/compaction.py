@@ -132,12 +132,12 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
 def merge_group(
     group: CompactGroup,
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     projection: LakeProjection,
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """Write the group's rows in offset order, with their offsets in the footer. ``shape`` is the context's own."""
+    """Write the group's rows in offset order, with their offsets in the footer. ``spec`` is the context's own."""
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         for file, stored in zip(group.files, group.stored, strict=True):
@@ -146,4 +146,4 @@ def merge_group(
                 yield file, batch
 
     offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
-    return rewrite_files(context, shape, files, ids, group.bucket, offsets, batches())
+    return rewrite_files(context, spec, files, ids, group.bucket, offsets, batches())

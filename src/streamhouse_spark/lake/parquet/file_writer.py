@@ -105,7 +105,7 @@ def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> lis
 
 
 def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
-    """Whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
+    """Tell whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return False
@@ -125,7 +125,7 @@ def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a name is one of this package's, of a file with offsets."""
+    """Tell whether a name is one of this package's, of a file with offsets."""
     parts = _name_parts(name)
     return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
 
@@ -146,7 +146,7 @@ def written_up_to(location: str) -> tuple[int, int] | None:
 
 
 def is_keyed_file(location: str) -> bool:
-    """Whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
+    """Tell whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
@@ -162,7 +162,7 @@ class PartitionFile:
     def __init__(
         self,
         context: WriteContext,
-        shape: FileSpec,
+        spec: FileSpec,
         files: FileAccess,
         bucket: int,
         key: PartitionKey,
@@ -171,7 +171,7 @@ class PartitionFile:
     ) -> None:
         self._offsets = offsets
         self._context = context
-        self._shape = shape
+        self._spec = spec
         self._files = files
         self._bucket = bucket
         self.key = key
@@ -219,7 +219,7 @@ class PartitionFile:
         """Write the waiting rows as a row group. Returns the bytes that no longer wait."""
         if not self._rows:
             return 0
-        table = pa.Table.from_batches(self._rows, schema=self._shape.file_schema)
+        table = pa.Table.from_batches(self._rows, schema=self._spec.file_schema)
         self._opened_writer().write_table(table, row_group_size=table.num_rows)
         written_bytes = self.buffered_bytes
         self._rows.clear()
@@ -237,7 +237,7 @@ class PartitionFile:
         self.write_row_group()
         offsets, described = (
             self._offsets,
-            {SORTED_BY_KEY: field_ids_text(field_ids(self._shape.file_schema, self._context.primary_key))},
+            {SORTED_BY_KEY: field_ids_text(field_ids(self._spec.file_schema, self._context.primary_key))},
         )
         if not self._context.primary_key:
             runs = OffsetRuns.concat(self._runs)
@@ -245,7 +245,7 @@ class PartitionFile:
         described = {
             TABLE_KEY: self._context.table_uuid,
             BUCKET_KEY: str(self._bucket),
-            FIELD_IDS_KEY: field_ids_text(field_ids(self._shape.file_schema)),
+            FIELD_IDS_KEY: field_ids_text(field_ids(self._spec.file_schema)),
             **described,
         }
         writer = self._opened_writer()
@@ -258,10 +258,10 @@ class PartitionFile:
             offsets=offsets,
             num_rows=self._num_rows,
             size_bytes=self.size_bytes,
-            schema_id=self._shape.schema_id,
-            spec_id=self._shape.spec_id,
+            schema_id=self._spec.schema_id,
+            spec_id=self._spec.spec_id,
             partition=self.key,
-            columns=self._shape.statistics(self._footers[0]),
+            columns=self._spec.statistics(self._footers[0]),
             split_offsets=_split_offsets(self._footers[0]),
         )
 
@@ -275,14 +275,14 @@ class PartitionFile:
     def _opened_writer(self) -> pq.ParquetWriter:
         if self._writer is None:
             first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
-            name = self._shape.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])
-            self._location = f"{self._shape.directory(self.key, self._bucket)}/{name}"
+            name = self._spec.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])
+            self._location = f"{self._spec.directory(self.key, self._bucket)}/{name}"
             self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
             self._writer = pq.ParquetWriter(
                 self._sink,
-                self._shape.file_schema,
+                self._spec.file_schema,
                 metadata_collector=self._footers,
-                **self._shape.writer_options,
+                **self._spec.writer_options,
             )
         return self._writer
 

@@ -94,7 +94,7 @@ def checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData | No
 
 
 def is_whole(source: pa.NativeFile, location: str) -> bool:
-    """Whether the file has a seal; then its footer and its page index match it, or this raises `CorruptDataError`.
+    """Tell whether the file has a seal; then its footer and its page index match it, or this raises `CorruptDataError`.
 
     One request, and one more for each of the two that is not within the last `TAIL_BYTES`.
     """
@@ -118,8 +118,8 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
 
 
 def _is_own(location: str) -> bool:
-    """Whether the name in lake metadata is the package's: another engine may have copied the entry with the rows into
-    its own file.
+    """Tell whether the name in lake metadata is the package's: another engine may have copied the entry with the rows
+    into its own file.
     """
     return _OWN_NAME.fullmatch(location.rpartition("/")[2]) is not None
 

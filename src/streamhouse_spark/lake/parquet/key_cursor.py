@@ -144,7 +144,7 @@ class KeyCursor:
 
 
 def _ascend(keys: pa.BinaryArray) -> bool:
-    """Whether each key is larger than the one before."""
+    """Tell whether each key is larger than the one before."""
     numbers = as_numbers(keys)
     if numbers is not None:
         return bool((numbers[1:] > numbers[:-1]).all())

@@ -68,7 +68,7 @@ class GoingFiles(Generic[T]):
 def going_files(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> GoingFiles[T]:
-    """The files of the partitions that have rows below the offsets. Files of other engines go whole."""
+    """Find the files of the partitions that have rows below the offsets. Files of other engines go whole."""
     going: list[tuple[T, LakeSplit]] = []
     cut: list[CutFile] = []
     is_whole = True
@@ -118,27 +118,27 @@ def first_kept(
 
 
 def is_foreign(location: str) -> bool:
-    """Whether a file is certainly another engine's: its rows have no offsets."""
+    """Tell whether a file is certainly another engine's: its rows have no offsets."""
     return named_offsets(location) is None
 
 
 def rewritten(
     cuts: Iterable[CutFile],
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     projection: LakeProjection,
     files_at: FilesAt,
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """The rows of files that stay, with their offsets, in files of their own, which ``files`` reaches."""
-    return [file for cut in cuts for file in _rewritten(cut, context, shape, projection, files_at, files, ids)]
+    """Write the rows of files that stay, with their offsets, to files of their own, which ``files`` reaches."""
+    return [file for cut in cuts for file in _rewritten(cut, context, spec, projection, files_at, files, ids)]
 
 
 def _rewritten(
     cut: CutFile,
     context: WriteContext,
-    shape: FileSpec,
+    spec: FileSpec,
     projection: LakeProjection,
     files_at: FilesAt,
     files: FileAccess,
@@ -154,7 +154,7 @@ def _rewritten(
             if skipped < batch.num_rows:
                 yield kept, batch.slice(skipped)
 
-    written = rewrite_files(context, shape, files, ids, kept.bucket, kept.runs.range, batches())
+    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
     if sum(f.num_rows for f in written) != kept.runs.num_rows:
         raise CommitConflictError(
             f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "

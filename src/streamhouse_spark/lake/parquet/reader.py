@@ -130,7 +130,7 @@ def sorted_by(files: FileAccess, location: str) -> str | None:
 
 
 def has_whole_footer(files: FileAccess, location: str) -> bool:
-    """Whether the file has a checksum of its footer and page index, as the package's files do, and matches it.
+    """Tell whether the file has a checksum of its footer and page index, as the package's files do, and matches it.
 
     Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is gone.
     """
@@ -326,7 +326,7 @@ def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
 
 
 def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
-    """Whether the footer tells that all positions are of this one data file."""
+    """Tell whether the footer tells that all positions are of this one data file."""
     place = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
         found = file.metadata.row_group(i).column(place).statistics

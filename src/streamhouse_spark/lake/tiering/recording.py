@@ -61,7 +61,7 @@ def record_newest(log: CommitLog, lake: LakeTable) -> bool:
 
 
 def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
-    """Whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
+    """Tell whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
     ends = state.ends
     return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
         start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
@@ -69,7 +69,7 @@ def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
 
 
 def is_news(snapshot: LakeSnapshot, recorded: LakePair) -> bool:
-    """Whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
+    """Tell whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
 
     As much is enough: after a compaction the older snapshot is the one that will be expired.
     """

@@ -28,15 +28,10 @@ from streamhouse_spark.log.buckets.murmur import (
 )
 
 
-def is_bucketable(data_type: pa.DataType) -> bool:
-    """Whether Iceberg defines a bucket for the type. Booleans, floating point and nested types have none."""
-    return _hasher_of(data_type) is not None
-
-
 def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
     """Return the bucket of each row, in ``[0, num_buckets)``; 0 for nulls.
 
-    Raises `TypeError` for a type that is not `is_bucketable`, `ValueError` when ``num_buckets`` is below 1.
+    Raises `TypeError` for a type without buckets, `ValueError` when ``num_buckets`` is below 1.
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")

@@ -387,7 +387,7 @@ def _create_from_json(data: Mapping[str, Any]) -> Create:
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:
-    """Whether a record with these actions adds rows to the table, or empties it."""
+    """Tell whether a record with these actions adds rows to the table, or empties it."""
     return any(isinstance(a, Truncate) or (isinstance(a, Append) and a.segments) for a in actions)
 
 

@@ -361,7 +361,7 @@ class CommitLog:
                 raise standing.other_history(self.state.name, mark, who)
 
     def _floor_allows(self, read_from: int) -> bool:
-        """Whether records from ``read_from`` on were never deleted, so that reads there are the log."""
+        """Tell whether records from ``read_from`` on were never deleted, so that reads there are the log."""
         now_ms = self._world.clock.boot_ms()
         if self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
             self.check_floor()

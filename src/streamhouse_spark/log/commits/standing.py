@@ -13,7 +13,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def stands(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
-    """Whether the state's newest record is stored, by the same attempt; also if that cannot be told."""
+    """Tell whether the state's newest record is stored, by the same attempt; also if that cannot be told."""
     newest = state.anchors.newest
     if newest is None or newest.number < check_floor():
         return True

@@ -183,7 +183,7 @@ class TableState:
         return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
-        """Whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
+        """Tell whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
         return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
 
     def lake_offset(self, bucket: int) -> int:

@@ -17,7 +17,7 @@ STAGED_MS_MIN: Final = 60_000
 
 
 def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:
-    """Whether to check files staged from ``staged_ms`` on: on a local disk that costs next to nothing."""
+    """Tell whether to check files staged from ``staged_ms`` on: on a local disk that costs next to nothing."""
     return storage.local_path("") is not None or storage.now_ms() - staged_ms > STAGED_MS_MIN
 
 

@@ -41,7 +41,7 @@ class PastTransaction:
     """Sum of the owner's name; 0 for none."""
 
     def is_of(self, owner: str | None) -> bool:
-        """Whether a writer of this owner may be the one. As with entries, a writer without an owner may."""
+        """Tell whether a writer of this owner may be the one. As with entries, a writer without an owner may."""
         return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
 
 

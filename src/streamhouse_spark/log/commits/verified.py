@@ -41,7 +41,7 @@ def verified_checkpoints(storage: Storage, state: TableState) -> list[TableState
 
 
 def has_whole_checkpoints(storage: Storage, table_uuid: str, *, at_least: int) -> bool:
-    """Whether `CHECKPOINTS_KEPT` at this record or later can be read now."""
+    """Tell whether `CHECKPOINTS_KEPT` at this record or later can be read now."""
     whole = 0
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number < at_least or whole == CHECKPOINTS_KEPT:

@@ -119,7 +119,7 @@ def point_database(
 
 
 def database_exists(storage: Storage, database: str) -> bool:
-    """Whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
+    """Tell whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
     return resolve_database(storage, database).exists
 
 

@@ -30,7 +30,7 @@ RACES_MAX = 20
 
 
 def is_named(state: TableState, path: TablePath) -> bool:
-    """Whether a pointer of this name to the table counts."""
+    """Tell whether a pointer of this name to the table counts."""
     return not state.dropped and state.name == str(path)
 
 

@@ -17,7 +17,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange, node: Node) -> bool:
-    """False only if no row of the segment within the offsets can satisfy the filter."""
+    """Return False only if no row of the segment within the offsets can satisfy the filter."""
     asked = node.columns()
     bounds = _bounds(state, segment, offsets, asked)
     if not may_match(node, bounds):

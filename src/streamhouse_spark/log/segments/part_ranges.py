@@ -25,7 +25,7 @@ class _Range:
     data: memoryview | None = None
 
     def takes(self, start: int, end: int) -> bool:
-        """Whether a part behind the others can join the range."""
+        """Tell whether a part behind the others can join the range."""
         return start - self.end <= GAP_BYTES_MAX and end - self.start <= RANGE_BYTES_MAX
 
 

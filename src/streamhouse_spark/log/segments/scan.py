@@ -14,9 +14,7 @@ from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
-from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -69,8 +67,8 @@ class LogSplit:
         )
 
 
-def plan_range(state: TableState, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE) -> LogSplit:
-    """One split for ``offsets`` of a bucket, of the segments that can hold rows of a filter.
+def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
+    """Make one split of ``offsets`` of a bucket.
 
     Raises `OffsetsTrimmedError` where the log no longer holds them all.
     """
@@ -83,8 +81,6 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange, node: Node 
             "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
-    if node is not ALWAYS_TRUE:
-        segments = tuple(s for s in segments if segment_may_match(state, s, offsets, node))
     schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
 

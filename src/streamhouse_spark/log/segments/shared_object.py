@@ -55,17 +55,17 @@ def _shared(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
 
 
 def stage_group(
-    storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], shape: SegmentOptions
+    storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], options: SegmentOptions
 ) -> list[StagedSegment]:
     """Write the rows of buckets as one object, durable when this returns."""
     if len(parts) == 1:
         ((bucket, rows),) = parts
-        return [stage_object(storage, table_uuid, segment_uuid, rows, bucket, shape)]
+        return [stage_object(storage, table_uuid, segment_uuid, rows, bucket, options)]
     staged = []
     with create_shared(storage, table_uuid, segment_uuid) as sink:
         for bucket, rows in parts:
             part = sink.begin_part()
-            segment = stage_file(sink, segment_uuid, rows, bucket, shape).segment
+            segment = stage_file(sink, segment_uuid, rows, bucket, options).segment
             staged.append(StagedSegment(replace(segment, part=part)))
     return staged
 

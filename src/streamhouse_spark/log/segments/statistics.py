@@ -92,7 +92,7 @@ def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tu
 
 
 def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
+    """Make bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
     low, high, nulls = stats
     if low is None:
         return ONLY_NULLS
@@ -103,7 +103,7 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
 
 
 def stored_value(value: Any, data_type: pa.DataType) -> Any:
-    """A value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
+    """Read a value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
     try:
         match family_of(data_type):
             case "number":

@@ -50,13 +50,13 @@ class SegmentOptions:
         return replace(self, schema_id=schema_id, stats_columns=tuple(names[i] for i in ids if i in names))
 
 
-def stage_inline(rows: pa.Table, bucket: int, shape: SegmentOptions) -> StagedSegment:
+def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
     """Write rows as one record batch message without schema, to travel in the commit record.
 
     Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
     """
     data = one_batch(rows).serialize().to_pybytes()
-    return StagedSegment(_described(rows, bucket, shape, len(data)), data)
+    return StagedSegment(_described(rows, bucket, options, len(data)), data)
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
@@ -66,23 +66,23 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
 
 
 def stage_object(
-    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentOptions
+    storage: Storage, table_uuid: str, segment_uuid: str, rows: pa.Table, bucket: int, options: SegmentOptions
 ) -> StagedSegment:
     """Write rows as ``segments/<uuid>.arrow``, durable when this returns."""
     with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
-        return stage_file(sink, segment_uuid, rows, bucket, shape)
+        return stage_file(sink, segment_uuid, rows, bucket, options)
 
 
-def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, shape: SegmentOptions) -> StagedSegment:
+def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
     """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
-    size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, shape.codec)
-    described = _described(rows, bucket, shape, size_bytes)
+    size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, options.codec)
+    described = _described(rows, bucket, options, size_bytes)
     segment = replace(
         described,
         uuid=segment_uuid,
-        compressed=shape.codec != "none",
-        unpacked_bytes=rows.nbytes if shape.codec != "none" else None,
-        stats=collect_stats(rows, shape.stats_columns),
+        compressed=options.codec != "none",
+        unpacked_bytes=rows.nbytes if options.codec != "none" else None,
+        stats=collect_stats(rows, options.stats_columns),
         index_bytes=index.to_bytes(),
     )
     return StagedSegment(segment)
@@ -119,17 +119,17 @@ def write_file(
     return summing.size_bytes, index
 
 
-def _described(rows: pa.Table, bucket: int, shape: SegmentOptions, size_bytes: int) -> Segment:
+def _described(rows: pa.Table, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
     return Segment(
         bucket=bucket,
         base_offset=0,
         num_rows=rows.num_rows,
         size_bytes=size_bytes,
-        schema_id=shape.schema_id,
+        schema_id=options.schema_id,
         commit=0,
         first_time_ms=0,
         last_time_ms=0,
-        partitions=collect_partitions(rows, shape.partition_by),
+        partitions=collect_partitions(rows, options.partition_by),
     )
 
 

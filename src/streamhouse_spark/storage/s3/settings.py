@@ -30,7 +30,9 @@ class S3Settings:
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> S3Settings:
-        """The settings that begin with ``s3.``; others belong to other components. Raises `InvalidOptionError`."""
+        """Choose the settings that begin with ``s3.``; others belong to other components. Raises
+        `InvalidOptionError`.
+        """
         ours = {name: value for name, value in settings.items() if name.startswith(_PREFIX)}
         for name in ours:
             if name not in _NAMES:

@@ -257,7 +257,7 @@ def _parse_url(url: str) -> tuple[str, str]:
 
 
 def _is_object(key: str) -> bool:
-    """Whether the key is neither a folder marker, as consoles make them, nor a probe."""
+    """Tell whether the key is neither a folder marker, as consoles make them, nor a probe."""
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
 
 

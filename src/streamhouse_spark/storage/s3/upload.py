@@ -118,7 +118,7 @@ class Upload:
         self._end_pool()
 
     def _is_stored(self) -> bool:
-        """Whether the object exists and is this attempt's own, although a request failed."""
+        """Tell whether the object exists and is this attempt's own, although a request failed."""
         try:
             answer = self._send("read", self._key, "head_object")
         except StorageError:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[4]
 FILES = sorted((ROOT / "jvm").rglob("*.java"))
 
 
+@pytest.mark.long
 def test_the_java_tests_pass(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import java_tests

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamhouse_spark.datasource.catalog import internal_options
-from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer
+from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
 from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
@@ -70,7 +70,7 @@ def ask(connection):
         given = Read(args, seen)
         for name, value in args.items():
             dict.__setitem__(given, name, value)  # what is within, other tests look at
-        found = OPERATIONS[operation](connection, given)
+        found = operation_of(operation)(connection, given)
         assert seen <= set(args), operation
         assert sorted(found) == sorted(listed["answer"]), operation
         return json.loads(json.dumps(found))

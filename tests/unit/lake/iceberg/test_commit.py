@@ -8,6 +8,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.types import LongType
 
 from interop.lake_cases import PLAIN, lake_of, tier, write_round
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -30,7 +31,7 @@ def _rows(first: int, num_rows: int = 2) -> pa.Table:
 
 
 def _ids(lake: IcebergLake) -> list[int]:
-    return sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist())
+    return sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist())
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from interop.lake_cases import (
     sorted_rows,
     tier,
 )
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -45,7 +46,7 @@ def _plain_rows(first: int, num_rows: int) -> pa.Table:
 
 
 def _read(lake: IcebergLake, plan: LakePlan | None = None) -> pa.Table:
-    return lake.to_arrow(plan or lake.plan_read())
+    return lake_rows(lake, plan or lake.plan_read())
 
 
 # -- create, adopt, refuse --------------------------------------------------------------------------------------------
@@ -141,8 +142,8 @@ def test_files_are_found_by_their_partition(memory, name):
     tier(lake, rows)
     for value in set(rows[name].to_pylist()) - {None}:
         scalar = pa.scalar(value, rows[name].type)
-        found = lake.to_arrow(
-            lake.plan_read(node=filter_of(EVERY_TYPE, (name, "=", value))), filter=pc.field(name) == scalar
+        found = lake_rows(
+            lake, lake.plan_read(node=filter_of(EVERY_TYPE, (name, "=", value))), filter=pc.field(name) == scalar
         )
         assert found.num_rows == rows[name].to_pylist().count(value), value
 

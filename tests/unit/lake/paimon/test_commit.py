@@ -10,6 +10,7 @@ from pypaimon.common.json_util import JSON
 
 from faults.faulty_storage import FaultyStorage
 from interop.lake_cases import EVENTS, PLAIN, TABLE_UUID, lake_of, tier, write_round
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -43,7 +44,7 @@ def _lake(store, **shape) -> PaimonLake:
 
 
 def _ids(lake: PaimonLake) -> list[int]:
-    return sorted(lake.to_arrow(lake.plan_read())["id"].to_pylist())
+    return sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist())
 
 
 @pytest.fixture
@@ -347,7 +348,7 @@ def test_a_snapshot_that_only_a_tag_keeps(lake, memory):
         tier(lake, _rows(2 + 2 * i))
     _expire_below(memory, 3)
     tagged = lake.snapshot_by_name("before")
-    assert lake.to_arrow(lake.plan_read(snapshot_id=tagged.id)).num_rows == 2
+    assert lake_rows(lake, lake.plan_read(snapshot_id=tagged.id)).num_rows == 2
     with pytest.raises(SnapshotExpiredError, match="no snapshot 2"):
         lake.plan_read(snapshot_id=2)
 
@@ -382,7 +383,7 @@ def test_manifests_are_merged_whatever_their_order(lake, memory, monkeypatch):
     assert _ids(lake) == []
     for number in range(1, 13):
         plan = lake.plan_read(snapshot_id=number)
-        assert sorted(lake.to_arrow(plan)["id"].to_pylist()) == list(range(2 * number))
+        assert sorted(lake_rows(lake, plan)["id"].to_pylist()) == list(range(2 * number))
 
 
 @pytest.mark.parametrize("is_overtaken", [True, False])

@@ -14,6 +14,7 @@ from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser
 
 from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
+from lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
 from streamhouse_spark.lake.model.values import LakeSplit
@@ -278,9 +279,9 @@ class TestReading:
         table.append([{"id": 2, "c": "y", "a": 5}])
         tier(table)
         lake = table.open_lake()
-        own = lake.to_arrow(lake.plan_read(snapshot_id=snapshot))
+        own = lake_rows(lake, lake.plan_read(snapshot_id=snapshot))
         assert own.to_pylist() == [{"id": 1, "a": "x", "b": None, "n": 1}]
-        newest = lake.to_arrow(lake.plan_read(snapshot_id=snapshot, schema=table.state.schema))
+        newest = lake_rows(lake, lake.plan_read(snapshot_id=snapshot, schema=table.state.schema))
         assert newest.to_pylist() == [{"id": 1, "c": "x", "b": None, "a": None}]
 
     def test_metadata_tables_know_files_of_every_schema(self, table):
@@ -310,7 +311,7 @@ class TestKeyed:
         expected = [(0, "a0", 0), (1, "new", BIG), (3, "a3", 3)]
         assert read_everywhere(keyed) == expected
         lake = keyed.open_lake()
-        found = lake.to_arrow(lake.plan_read(columns=["id", "n"], schema=keyed.refresh().schema))
+        found = lake_rows(lake, lake.plan_read(columns=["id", "n"], schema=keyed.refresh().schema))
         assert rows_of(found) == [("a0", 0), ("a3", 3), ("new", BIG)], "merged by a key that is not asked for"
         assert lake.compact().files_removed > 1
         assert read_everywhere(keyed) == expected

@@ -139,9 +139,9 @@ def test_the_log_is_trimmed_only_of_rows_that_no_rename_can_take_out_of_the_lake
 
 def test_a_settled_lake_is_not_settled_again(table):
     lake = table.open_lake()
-    held = lake.settled()
+    held = lake.durable()
     assert (held.id, held.offsets, lake.newest().id) == (2, {0: 6}, 3)
-    assert (lake.settled(), lake.newest().id) == (held, 3)
+    assert (lake.durable(), lake.newest().id) == (held, 3)
     assert table.open_lake().place.snapshots.newest().commit_kind == "COMPACT"
 
 

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Operation
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from interop.lake_cases import EVERY_TYPE, every_type_rows
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
@@ -508,7 +509,7 @@ def test_tasks_read_with_bounded_batches(memory, world, monkeypatch):
     table.lake().compact()
     agree(table)
     assert len(data_files(table.lake())) == 1
-    in_file = table.lake().to_arrow(table.lake().plan_read())["id"].to_pylist()
+    in_file = lake_rows(table.lake(), table.lake().plan_read())["id"].to_pylist()
     assert in_file == sorted(in_file)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg import types as ice
 from pyiceberg.transforms import BucketTransform
 
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets, is_bucketable
+from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 
 ROWS = 2_000
 EPOCH = dt.datetime(1970, 1, 1)
@@ -128,18 +128,12 @@ def test_vectors_published_with_the_specification() -> None:
         assert iceberg_buckets(pa.array([value], arrow_type), num_buckets).tolist() == [expected], value
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bucketable(name: str) -> None:
-    assert is_bucketable(CASES[name][0])
-
-
 @pytest.mark.parametrize(
     "arrow_type",
     [pa.bool_(), pa.float32(), pa.float64(), pa.list_(pa.int32()), pa.struct([("a", pa.int32())])],
     ids=str,
 )
 def test_not_bucketable(arrow_type: pa.DataType) -> None:
-    assert not is_bucketable(arrow_type)
     with pytest.raises(TypeError, match="no bucket for type"):
         iceberg_buckets(pa.nulls(1, arrow_type), 4)
 

@@ -22,7 +22,7 @@ from streamhouse_spark.table.partitions import drop_partitions
 
 
 def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
-    """One row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
+    """Give one row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
 
     The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
     `InvalidOptionError` for a table without partitions, and for a name that is no partition column.

@@ -40,7 +40,7 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _is_made(connection: Connection, database: str) -> bool:
-    """Whether the warehouse has the database ``default`` yet, which is always there for Spark."""
+    """Tell whether the warehouse has the database ``default`` yet, which is always there for Spark."""
     try:
         return connection.warehouse().database_exists(database)
     except WarehouseNotFoundError:

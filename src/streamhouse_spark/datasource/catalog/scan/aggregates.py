@@ -67,7 +67,7 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _is_countable(found: Sources) -> bool:
-    """Whether each part has an exact number of rows."""
+    """Tell whether each part has an exact number of rows."""
     files = found.lake.files if found.lake is not None else ()
     log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
     return found.are_exact and log_only and all(file.has_rows_as_stored for file in files)

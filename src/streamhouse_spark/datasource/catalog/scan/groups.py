@@ -28,7 +28,7 @@ class Groups:
 def can_be_keyed(
     native: Sequence[NativeUnit], hot: Sequence[PythonUnit], *, num_buckets: int, parallelism: int
 ) -> bool:
-    """Whether groups by bucket are possible and leave no large part of the cores idle."""
+    """Tell whether groups by bucket are possible and leave no large part of the cores idle."""
     units: list[NativeUnit | PythonUnit] = [*native, *hot]
     if any(unit.bucket is None for unit in units):
         return False

@@ -104,7 +104,7 @@ def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOpti
 
 
 def is_range(options: ReadOptions) -> bool:
-    """Whether the query asks for a part of the log."""
+    """Tell whether the query asks for a part of the log."""
     return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
         options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
     )

@@ -15,8 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.read.partitions import TablePartition
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.warehouse.connection import Connection

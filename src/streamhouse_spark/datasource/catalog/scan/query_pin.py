@@ -61,7 +61,7 @@ class QueryPin:
 
 
 def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> QueryPin:
-    """The pin for a name loaded now, of the table's state as last read.
+    """Make the pin for a name loaded now, of the table's state as last read.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
     `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
@@ -112,7 +112,7 @@ def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -
 
 
 def pinned(connection: Connection, pin: QueryPin) -> tuple[TableHandle, TableState]:
-    """The table and its state at the pinned commit.
+    """Open the table, and find its state at the pinned commit.
 
     Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
     restored from a backup since.

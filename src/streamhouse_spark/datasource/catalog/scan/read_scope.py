@@ -41,7 +41,7 @@ class ReadScope:
         return replace(base, is_strict=not self.reads_once, scope=self.may_have_read if self.filters else None)
 
     def may_have_read(self, state: TableState, rows: pa.RecordBatch) -> bool:
-        """Whether one of these rows may satisfy the filters; also if names may mean other columns by now."""
+        """Tell whether one of these rows may satisfy the filters; also if names may mean other columns by now."""
         if state.schema_id != self.schema_id:
             return True
         node = parse_filters(self.filters, column_types(state.schema))

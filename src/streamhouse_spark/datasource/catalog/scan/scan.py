@@ -94,7 +94,7 @@ def _columns(table: TableHandle, state: TableState, pin: QueryPin) -> pa.Schema:
 
 
 def _takes_updates(state: TableState) -> bool:
-    """Whether a stream of rows that change can be written: only if a row replaces the one before it."""
+    """Tell whether a stream of rows that change can be written: only if a row replaces the one before it."""
     if not state.primary_key:
         return False
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)

@@ -58,15 +58,15 @@ def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, in
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    shape = IcebergFileSpec.from_json(context.lake)
-    added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
+    spec = IcebergFileSpec.from_json(context.lake)
+    added = [f for group in groups for f in merge_group(group, context, spec, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        require_shape(metadata, shape)
-        require_written(place, metadata, added, shape)
+        require_shape(metadata, spec)
+        require_written(place, metadata, added, spec)
         return compaction_change(table, planned, removed, added, metadata)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)

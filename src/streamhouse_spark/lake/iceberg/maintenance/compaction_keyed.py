@@ -72,8 +72,8 @@ class KeyedGroup:
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int) -> bool:
-        """Whether a rewrite is worth it, also for files of other engines: they may have keys a second time that never
-        change again.
+        """Tell whether a rewrite is worth it, also for files of other engines: they may have keys a second time that
+        never change again.
         """
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
@@ -121,13 +121,13 @@ def _compacted(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport,
     context = write_context(place)
     added, num_read = _rewritten(place, table, plan.groups, context)
     num_rows = sum(file.num_rows for file in added)
-    shape = IcebergFileSpec.from_json(context.lake)
+    file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
-        require_shape(metadata, shape)
-        require_written(place, metadata, added, shape)
+        require_shape(metadata, file_spec)
+        require_written(place, metadata, added, file_spec)
         summary = carried_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
@@ -188,15 +188,15 @@ def _rewritten(
     """
     how = own_projection(table.metadata, place.spec)
     files = place.files_at(context.lake["data_location"])
-    shape = IcebergFileSpec.from_json(context.lake)
-    key_ids = shape.field_ids(context.primary_key)
+    file_spec = IcebergFileSpec.from_json(context.lake)
+    key_ids = file_spec.field_ids(context.primary_key)
     held = newest_offsets(table.metadata, place.spec.table_uuid)
     added: list[LakeFile] = []
     num_read = 0
     for group in groups:
         offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
         merged = MergedRows(files, group.files, how, key_ids, context.key_indexes)
-        written = write_rows(context, shape, files, place.world.ids, group.bucket, offsets, merged.batches())
+        written = write_rows(context, file_spec, files, place.world.ids, group.bucket, offsets, merged.batches())
         if sum(file.num_rows for file in written) != merged.num_given:
             raise CommitConflictError(
                 f"lake table {table.location()}: merging wrote other rows than it read; try again"

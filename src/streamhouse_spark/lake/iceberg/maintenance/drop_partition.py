@@ -68,9 +68,9 @@ def _drop(
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
-    shape, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
+    file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
+    added = rewritten(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -78,8 +78,8 @@ def _drop(
         require_tiered(metadata.location, found.offsets if found else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
-            require_shape(metadata, shape)
-            require_written(place, metadata, added, shape)
+            require_shape(metadata, file_spec)
+            require_written(place, metadata, added, file_spec)
         return _change(place, metadata, going, deletes, added)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)

@@ -53,12 +53,12 @@ def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport,
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
     context = write_context(place)
-    shape = PaimonFileSpec.from_json(context.lake)
+    spec = PaimonFileSpec.from_json(context.lake)
     how = own_projection(table, place.spec)
-    added = [f for group in groups for f in merge_group(group, context, shape, how, files, place.world.ids)]
+    added = [f for group in groups for f in merge_group(group, context, spec, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
-    snapshot = _commit(place, shape, removed, added)
+    snapshot = _commit(place, spec, removed, added)
     return CompactReport(len(removed), len(added), rows), snapshot
 
 
@@ -67,11 +67,11 @@ def _stored(location: str, entry: ManifestEntry) -> StoredFile:
 
 
 def _commit(
-    place: PaimonLocation, shape: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
+    place: PaimonLocation, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
 ) -> Snapshot:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
-        require_shape(place, table, shape)
+        require_shape(place, table, spec)
         require_present(place.files_at, added)
         if table.snapshot is None or table.snapshot.index_manifest is not None:
             raise CommitConflictError(

@@ -66,7 +66,7 @@ class KeyedGroup:
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self) -> bool:
-        """Whether enough of the rows cannot be read directly at the last level."""
+        """Tell whether enough of the rows cannot be read directly at the last level."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         num_unmerged = sum(entry.file.row_count for entry in unmerged)
@@ -105,7 +105,7 @@ def _compacted(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        require_shape(place, newest, rewriting.shape)
+        require_shape(place, newest, rewriting.file_spec)
         _require_untouched(newest.location, live_entries(place, newest), removed, limits)
         require_present(place.files_at, added)
         return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, newest.snapshot))
@@ -125,7 +125,7 @@ class _Rewriting:
         self._reader = MetadataReader(table, PaimonFiles(place.files))
         self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
         self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
-        self.shape = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
+        self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}
         self._context = WriteContext(
@@ -141,7 +141,14 @@ class _Rewriting:
         rows = NewestRows(files, MergedFiles(tuple(merged), self._by), self._how)
         offsets = OffsetRange(0, self._held.get(group.bucket, 0))
         made = write_key_values(
-            self._context, self.shape, files, place.world.ids, group.bucket, offsets, rows.batches(), level=LEVEL_MAX
+            self._context,
+            self.file_spec,
+            files,
+            place.world.ids,
+            group.bucket,
+            offsets,
+            rows.batches(),
+            level=LEVEL_MAX,
         )
         wanted = self._partition_of(group.entries[0])
         if rows.num_read != group.num_rows or any(file.partition != wanted for file in made):
@@ -155,7 +162,7 @@ class _Rewriting:
         return names_in_file(self._table, self._table.schema, entry)
 
     def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
-        fields = self.shape.partition_fields
+        fields = self.file_spec.partition_fields
         return tuple(encoded(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
 
 

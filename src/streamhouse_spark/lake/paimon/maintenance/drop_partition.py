@@ -58,9 +58,9 @@ def _drop(
     if not going.files or dry_run:
         return report, None
     context = write_context(place)
-    shape, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
+    spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
-    added = rewritten(going.cut, context, shape, how, place.files_at, files, place.world.ids)
+    added = rewritten(going.cut, context, spec, how, place.files_at, files, place.world.ids)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -68,7 +68,7 @@ def _drop(
         require_tiered(newest.location, found.offsets if found else {}, below)
         _require_as_planned(newest, planned)
         if added:
-            require_shape(place, newest, shape)
+            require_shape(place, newest, spec)
             require_present(place.files_at, added)
         # Files of other engines have no offsets: without any in the lake there is nothing to count.
         properties = carried_offsets(place, newest.snapshot, dropped_rows=going.own_rows) if found is not None else {}

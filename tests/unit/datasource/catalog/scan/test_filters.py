@@ -67,8 +67,8 @@ def altered(path, rows):
 
 @pytest.fixture(
     scope="module",
-    params=[["d"], ["s", "b"], ["c", "t"], [], None],
-    ids=["date", "text", "moment", "none", "altered"],
+    params=[*(pytest.param(by, marks=pytest.mark.long) for by in (["d"], ["s", "b"], [])), ["c", "t"], None],
+    ids=["date", "text", "none", "moment", "altered"],
 )
 def table(request, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("filters") / "warehouse")

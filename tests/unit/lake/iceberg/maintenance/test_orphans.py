@@ -8,6 +8,7 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, tier, written_files
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
@@ -53,7 +54,7 @@ def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cle
     with pytest.raises(CommitConflictError):
         lake.commit(files, expected={0: 3}, new={0: 6}, context=context)
     assert lake.newest().offsets == {0: 3}
-    assert lake.to_arrow(lake.plan_read()).num_rows == 3
+    assert lake_rows(lake, lake.plan_read()).num_rows == 3
 
 
 def test_statistics_of_other_engines_stay_while_they_are_named(place):

@@ -9,6 +9,7 @@ import pytest
 from pypaimon.common.json_util import JSON
 
 from interop.lake_cases import PLAIN, lake_of, sorted_rows, tier, write_round, written_files
+from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -34,7 +35,7 @@ def _rows(first: int, num_rows: int = 3) -> pa.Table:
 
 
 def _ids(lake, **of) -> list[int]:
-    return sorted(lake.to_arrow(lake.plan_read(**of))["id"].to_pylist())
+    return sorted(lake_rows(lake, lake.plan_read(**of))["id"].to_pylist())
 
 
 def _expire(lake, keep_last: int = 1, **how):
@@ -395,7 +396,7 @@ def test_a_merge_of_manifests_and_all_maintenance_together(memory, world, monkey
                 held[lake.newest().id] = held[lake.newest().id - 1]
         for snapshot_id in _snapshot_ids(lake):
             assert _ids(lake, snapshot_id=snapshot_id) == held[snapshot_id]
-    assert sorted_rows(lake.to_arrow(lake.plan_read())) == sorted_rows(_rows(0, 72))
+    assert sorted_rows(lake_rows(lake, lake.plan_read())) == sorted_rows(_rows(0, 72))
     assert MANIFESTS_MIN_TO_MERGE == 30
 
 
@@ -415,7 +416,7 @@ def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, wor
         _foreign_commit(lake)
     world.clock.advance(60_000)
     assert _expire(lake).snapshots == (), "the first one tells that there never were any offsets"
-    lake.settled()  # commits an empty snapshot, which says it as well
+    lake.durable()  # commits an empty snapshot, which says it as well
     world.clock.advance(60_000)
     assert _expire(lake).snapshots == (1, 2, 3)
     assert lake.newest().offsets == {}

@@ -9,6 +9,7 @@ import pytest
 
 from interop.keyed_cases import read_by_pypaimon
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.paimon.maintenance import drop_partition as paimon_drop_partition
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
@@ -30,7 +31,7 @@ def drop(lake, *values: dict, below: int = 1000, **options):
 
 
 def read(lake) -> list[dict]:
-    return sorted_rows(lake.to_arrow(lake.plan_read()))
+    return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
 def kinds(lake) -> list[str]:
@@ -68,7 +69,7 @@ def test_several_partitions_in_one_snapshot_which_other_readers_follow(lake, mem
     assert lake.newest().offsets == {0: 20}
     found = read_by_pypaimon(memory, "sales.orders").cast(EVENTS.arrow)
     assert sorted_rows(found) == read(lake) == [row for row in before if row["region"] == "b"]
-    assert sorted_rows(lake.to_arrow(lake.plan_read(snapshot_id=first))) == before
+    assert sorted_rows(lake_rows(lake, lake.plan_read(snapshot_id=first))) == before
     assert drop(lake, {"region": "a"}).snapshot is None
     assert drop(lake, {"region": "b"}).rows == 10
     assert (read(lake), read_by_pypaimon(memory, "sales.orders").num_rows) == ([], 0)

@@ -6,9 +6,8 @@ import pytest
 
 from property.stream_driver import Opened
 from streamhouse_spark.datasource.read import partitions as pieces
-from streamhouse_spark.datasource.read.partitions import partitions
-from streamhouse_spark.datasource.read.planning import plan_view
-from streamhouse_spark.datasource.read.read_task import read_plan
+from streamhouse_spark.datasource.read.batch import plan_view
+from streamhouse_spark.datasource.read.partitions import partitions, read_plan
 from streamhouse_spark.read.pieces import BinlogPiece
 
 

@@ -1,0 +1,42 @@
+"""Writes of one batch of rows and deletions to a table with a primary key, as the tasks of Spark make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark import Table, Transaction
+from streamhouse_spark.core.model import BucketOffsets
+from streamhouse_spark.kv.keyed_properties import engine_of
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.write.upsert import allowed, in_no_order, require_written_once, targets_of
+
+Bools = npt.NDArray[np.bool_]
+
+
+def change(
+    table: Table,
+    rows: pa.Table,
+    deleted: Bools,
+    *,
+    columns: Sequence[str] | None = None,
+    transaction: Transaction | None = None,
+    overwrite: bool = False,
+) -> BucketOffsets:
+    """Apply upserts and deletes in their order; ``rows`` has all columns of the newest known schema."""
+    shape = table.keyed.shape()
+    engine = engine_of(shape.properties, shape.schema, targets_of(shape, columns))
+    batches = shape.batches(*allowed(shape, rows, deleted))
+    return table.keyed.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
+
+
+def rewrite(table: Table, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
+    """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; they have no order."""
+    shape = table.keyed.shape()
+    batches = shape.batches(*in_no_order(shape, rows, deleted))
+    for batch in batches.values():
+        require_written_once(shape, batch)
+    return table.keyed.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)

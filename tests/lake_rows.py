@@ -1,0 +1,19 @@
+"""All rows of a planned read of a lake, at once."""
+
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of the package, calls it
+from __future__ import annotations
+
+import pyarrow as pa
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeSplit
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.table import LakeTable
+
+
+def lake_rows(lake: LakeTable, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
+    def read(split: LakeSplit) -> pa.Table:
+        return read_whole(lake.place.files_at(split.location), split, plan.projection, filter=filter)
+
+    tables = list(in_parallel(read, plan.splits))
+    return pa.concat_tables(tables) if tables else plan.projection.schema.arrow.empty_table()
