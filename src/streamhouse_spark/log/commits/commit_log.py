@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
@@ -32,7 +31,6 @@ from streamhouse_spark.errors import (
     CorruptDataError,
     DifferentHistoryError,
     FormatVersionError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
@@ -44,11 +42,12 @@ from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
-from streamhouse_spark.log.commits.record import Record, encode_record, has_record, read_record
+from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
-from streamhouse_spark.log.commits.waiting import MEMBERS_MAX, Committed, Group, Plan, Waiting, in_doubt, outcomes
+from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
@@ -58,8 +57,6 @@ FLOOR_CHECK_MS = 60_000
 CHECKPOINT_INTERVAL = 40
 CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
-_BACKOFF_MS = 5.0
-_BACKOFF_MS_MAX = 2_000.0
 
 
 class CommitLog:
@@ -77,15 +74,13 @@ class CommitLog:
         self._damaged: Sequence[StreamhouseError] = ()
         self._stood_ms = 0
         self._severed: str | None = None
-        self._attempts: dict[str, Committed | None] = {}
-        self._queue: list[Waiting] = []
+        self._calls = Calls()
         self._lock = new_lock()
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
         """Forget the calls of threads that a child does not have."""
-        self._queue = []
-        self._attempts = {}
+        self._calls = Calls()
 
     @property
     def table_uuid(self) -> str:
@@ -148,8 +143,8 @@ class CommitLog:
                         state = self._without_hole(state, own)
                     if state is not start:
                         self._stood_ms = self._world.clock.boot_ms()
+                    self._calls.landed(own)
                     self._state = state
-                    self._attempts.update(own)
                     return state
                 if self._floor >= DROPPED_FLOOR:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
@@ -196,107 +191,116 @@ class CommitLog:
         """
         if staged_ms is None:
             staged_ms = self._storage.now_ms()
-        waiting = Waiting(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
-        self._queue.append(waiting)
+        call = Waiting(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
         try:
-            committed = self._waited(waiting)
+            self._calls.add(call)
+            committed = self._answer(call)
         finally:
-            self._attempts.pop(waiting.attempt, None)
-            with suppress(ValueError):
-                self._queue.remove(waiting)
+            self._calls.remove(call)
         if committed.state is not committed.before:
             self._checkpoint_if_due(committed.state)
         return committed
 
-    def _waited(self, waiting: Waiting) -> Committed:
-        """Wait for the lock, and commit for all calls that wait then, unless another call has done so meanwhile."""
+    def _answer(self, call: Waiting) -> Committed:
+        """Wait for the lock, and commit for all calls that wait then, unless another has answered this one meanwhile.
+
+        **Commit point**: `_put`. A thread that is interrupted anywhere leaves the others' calls without an answer, and
+        the next one to lead answers them: from their record, if it is in the log, else by a new one.
+        """
         while True:
-            failures, tries = waiting.failures, waiting.tries
+            failures, tries = call.failures, call.tries
             with self._lock:
-                if not waiting.is_done and waiting.tries == tries:
+                if not call.is_done and call.tries == tries:
                     try:
-                        self._lead(waiting)
+                        self._lead(call)
                     except BaseException as error:
-                        waiting.error = error
+                        call.error = error  # so that nobody commits for a call that has failed
                         raise
-                if not waiting.is_done:
-                    waiting.error = self._given_up(waiting, has_failed=waiting.failures > failures)
-                if waiting.error is not None:
-                    raise waiting.error
-                if waiting.outcome is not None:
-                    return waiting.outcome
-            if waiting.tries != tries:
-                self._wait(waiting)
+                if not call.is_done:
+                    call.error = self._given_up(call, has_failed=call.failures > failures)
+                if call.error is not None:
+                    raise call.error
+                if call.outcome is not None:
+                    return call.outcome
+            if call.tries != tries:
+                self._world.clock.sleep_ms(call.backoff_ms * self._world.ids.jitter())
 
     def _lead(self, leader: Waiting) -> None:
         """Put one record for the leader and those that wait with it. Called under the lock."""
         with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
-            before = self._refresh_after(leader.failures)
+            before = self._refresh_after(leader)
             time_ms = self._storage.now_ms()
-            blank = Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt)
-            group = Group(before, blank)
-            others = [w for w in list(self._queue) if w is not leader and w.is_shared] if leader.is_shared else []
-            for waiting in (leader, *others[: MEMBERS_MAX - 1]):
-                self._judge(waiting, group, before, time_ms)
+            group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+            for call in self._calls.led_by(leader):
+                if not self._judge(call, group, before, time_ms) or leader.is_done:
+                    break
             if group.members:
                 self._put_group(group, before)
 
-    def _judge(self, waiting: Waiting, group: Group, before: TableState, time_ms: int) -> None:
+    def _judge(self, call: Waiting, group: Group, before: TableState, time_ms: int) -> bool:
         """Add the call to the group, or decide it. A decision that rests on others of the group waits for their
-        record.
+        record. Returns whether the group takes more.
         """
-        if waiting.is_done:
-            return
-        if (landed := self._attempts.get(waiting.attempt)) is not None:
-            waiting.outcome = landed  # a request that was given up reached the store after all
-            return
-        self._attempts[waiting.attempt] = None
         outcome: Committed | None = None
         try:
-            if (entry := known_transaction(group.state, waiting.transaction)) is not None:
+            if call.landed is not None:  # a request that was given up reached the store after all
+                outcome = self._require_durable(call, call.landed)
+            elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
-            elif actions := tuple(waiting.plan(group.state, time_ms)):
+            elif actions := tuple(call.plan(group.state, time_ms)):
                 require_live(group.state, actions)
-                self._require_stored(before, actions, waiting.staged_ms)
-                group.add(waiting, actions)
-                return
+                self._require_stored(before, actions, call.staged_ms)
+                return group.add(call, actions)
             else:
                 outcome = Committed(before, before)
         except Exception as error:  # noqa: BLE001 - it is the answer of this call alone
             if not group.members:
-                waiting.error = error
-            return
-        if not group.members:
-            waiting.outcome = outcome
+                call.error = error
+            return True
+        if call.landed is not None or not group.members:
+            call.outcome = outcome
+        return True
 
     def _put_group(self, group: Group, before: TableState) -> None:
+        """Put the record of the group, and give each member its own answer."""
         members = group.members
         record = group.record(members[0].attempt if len(members) == 1 else self._world.ids.new_uuid())
+        for member in members:
+            member.unanswered += 1
         try:
-            stored, failure = self._put(record)
+            stored, failure = self._put(record, group.body)
             is_mine = stored is not None and stored.attempt == record.attempt
             state = self._won(before, stored) if stored is not None and is_mine else None
-        except BaseException as error:  # nobody may take a record for stored that may not survive
+        except CommitStateUnknownError as error:
             for member in members:
-                member.error = in_doubt(error, member.attempt) if member is not members[0] else error
-            raise
-        if stored is None:
-            for member in members:
+                member.error = told(error, record.attempt, member.attempt)
+            return
+        for member in members:
+            if stored is None:
                 member.failures += 1
                 member.refusals += isinstance(failure, StorageRefusedError)
-                member.failure = failure
-        elif not is_mine:
-            for member in members:
+                member.failure = failure and told(failure, record.attempt, member.attempt)
+            elif not is_mine:
                 member.conflicts += 1
-                member.failure = failure
-        elif state is None:  # below a floor, so void: each is a new attempt
-            for member in members:
-                self._attempts.pop(member.attempt, None)
-                member.attempt = self._world.ids.new_uuid()
-        else:
-            answers = dict(outcomes(before, state, stored))
-            for member in members:
-                member.outcome = answers[member.attempt]
+                member.failure = failure and told(failure, record.attempt, member.attempt)
+            elif state is None:  # below a floor, so void: each is a new attempt
+                self._calls.rename(member, self._world.ids.new_uuid())
+            else:
+                member.outcome = member.landed
+            member.unanswered -= 1
+
+    def _require_durable(self, call: Waiting, landed: Committed) -> Committed:
+        """Return the outcome of an attempt that was found in the log, once its record is sure to stay."""
+        if call.unanswered:
+            key = commit_key(self._table_uuid, landed.state.version)
+            try:
+                self._storage.ensure_durable(key)
+            except StorageError as error:
+                raise CommitStateUnknownError(
+                    f"record {landed.state.version} of {self._storage.url} is visible but may not survive a power loss "
+                    f"({error}); check the disk, then look for attempt {call.attempt} in $commits",
+                ) from error
+        return landed
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -318,8 +322,8 @@ class CommitLog:
             except ObjectNotFoundError:
                 return state
             before, state = state, fold(state, record)
-            if before is not None and any(part.attempt in self._attempts for part in record.attempts):
-                own |= {a: found for a, found in outcomes(before, state, record) if a in self._attempts}
+            if before is not None and any(part.attempt in self._calls for part in record.attempts):
+                own.update(outcomes(before, state, record))
 
     def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
         """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
@@ -378,11 +382,11 @@ class CommitLog:
 
     # -- committing -----------------------------------------------------------------------------------------------
 
-    def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
+    def _put(self, record: Record, body: Body) -> tuple[Record | None, StorageError | None]:
         """Try to put the record. Returns the record that is stored under its number, if any, and the storage's
         error.
         """
-        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid(), body)
         slot = Slot(
             self._storage,
             commit_key(self._table_uuid, record.number),
@@ -423,12 +427,12 @@ class CommitLog:
                 f"({taken.failure}); check the disk, then look for attempt {record.attempt} in $commits",
             ) from taken.doubt
 
-    def _refresh_after(self, failures: int) -> TableState:
+    def _refresh_after(self, call: Waiting) -> TableState:
         """Return the newest state. After a failed put on a remote store, only reading the tail tells the outcome."""
         try:
             return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
-            if not failures or self._storage.local_path("") is not None:
+            if not call.may_be_under_way or self._storage.local_path("") is not None:
                 raise
             raise CommitStateUnknownError(
                 f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "
@@ -453,15 +457,23 @@ class CommitLog:
         if self._floor > stored.number:  # also where others of this process read it meanwhile
             self._state = None
             return None
-        self._state = fold(before, stored)
-        self._stood_ms = self._world.clock.boot_ms()
-        return self._state
+        return self._stored(before, stored)
 
-    def _given_up(self, waiting: Waiting, *, has_failed: bool) -> StreamhouseError | None:
+    def _stored(self, before: TableState, stored: Record) -> TableState:
+        """Go on to the state after a record of this process. The outcomes come first: whoever finds the state newer
+        finds them.
+        """
+        state = fold(before, stored)
+        self._calls.landed(dict(outcomes(before, state, stored)))
+        self._state = state
+        self._stood_ms = self._world.clock.boot_ms()
+        return state
+
+    def _given_up(self, call: Waiting, *, has_failed: bool) -> StreamhouseError | None:
         """Return the error of a call that is not to be tried again. Asked under the lock: nobody commits it then."""
-        failures, failure = waiting.failures, waiting.failure
-        if has_failed and waiting.refusals == failures:
-            return failure  # the record is not there, and no request that could put it is under way
+        failures, failure = call.failures, call.failure
+        if has_failed and call.is_refused:
+            return failure
         if failures >= FAILURES_MAX and failure is not None:
             if self._storage.local_path("") is not None:
                 return failure
@@ -469,18 +481,12 @@ class CommitLog:
                 f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
                 "look at $commits before writing the rows again",
             )
-        if waiting.conflicts >= CONFLICTS_MAX:
+        if call.conflicts >= CONFLICTS_MAX:
             return CommitConflictError(
-                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {waiting.conflicts} races in a "
+                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {call.conflicts} races in a "
                 "row; nothing was written, try again or write fewer, larger batches",
             )
         return None
-
-    def _wait(self, waiting: Waiting) -> None:
-        failures, conflicts, failure = waiting.failures, waiting.conflicts, waiting.failure
-        tries = failures if failure is not None and not isinstance(failure, ObjectExistsError) else min(conflicts, 6)
-        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2**tries) if failures else _BACKOFF_MS * min(conflicts, 20) / 5
-        self._world.clock.sleep_ms(backoff_ms * self._world.ids.jitter())
 
     def _checkpoint_if_due(self, state: TableState) -> None:
         if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitStateUnknownError, StorageError
+from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.record import Attempt, Member, Record
-from streamhouse_spark.log.commits.state import TableState, with_attempt
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
-MEMBERS_MAX = 256
-"""Attempts in one record."""
+_BACKOFF_MS = 5.0
+_BACKOFF_MS_MAX = 2_000.0
+E = TypeVar("E", bound=StreamhouseError)
 
 Plan = Callable[[TableState, int], Sequence[Action]]
 """Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
@@ -44,11 +45,15 @@ class Waiting:
     """Whether the record may hold attempts of others too."""
     failures: int = 0
     """Puts that failed and left nothing to be seen."""
+    unanswered: int = 0
+    """Puts that another call made, and whose answer an interrupt of its thread took away."""
     conflicts: int = 0
     """Races that were lost."""
     refusals: int = 0
     failure: StorageError | None = None
     """The failure of the newest put."""
+    landed: Committed | None = None
+    """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
     outcome: Committed | None = None
     error: BaseException | None = None
 
@@ -60,47 +65,78 @@ class Waiting:
     def tries(self) -> int:
         return self.failures + self.conflicts
 
+    @property
+    def may_be_under_way(self) -> bool:
+        """Whether a request that was given up may still store the attempt."""
+        return self.failures + self.unanswered > 0
 
-class Group:
-    """The attempts that go into one record, judged one after another: each on the state that those before it leave."""
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store refused each put: the record is not there, and no request that could put it is under
+        way.
+        """
+        return self.refusals == self.failures + self.unanswered
 
-    def __init__(self, before: TableState, record: Record) -> None:
-        self._record = record
-        self.state = before
-        """The state behind the attempts so far, with the version of the record before."""
-        self.members: list[Waiting] = []
-        self._parts: list[Attempt] = []
-
-    def add(self, waiting: Waiting, actions: tuple[Action, ...]) -> None:
-        part = Attempt(waiting.attempt, actions, waiting.transaction)
-        self.state = with_attempt(self.state, part, self._record)
-        self.members.append(waiting)
-        self._parts.append(part)
-
-    def record(self, attempt: str) -> Record:
-        """Return the record of all attempts; of one alone it is that one's, else ``attempt`` names this choice."""
-        if len(self._parts) == 1:
-            (part,) = self._parts
-            return replace(self._record, attempt=part.attempt, actions=part.actions, transaction=part.transaction)
-        actions = tuple(action for part in self._parts for action in part.actions)
-        members = tuple(Member(part.attempt, len(part.actions), part.transaction) for part in self._parts)
-        return replace(self._record, attempt=attempt, actions=actions, members=members)
+    @property
+    def backoff_ms(self) -> float:
+        """The time to wait for before the next try, without its jitter."""
+        if not self.failures:
+            return _BACKOFF_MS * min(self.conflicts, 20) / 5
+        has_failed = self.failure is not None and not isinstance(self.failure, ObjectExistsError)
+        return min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2.0 ** (self.failures if has_failed else min(self.conflicts, 6)))
 
 
-def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, Committed]]:
-    """Return each attempt of a stored record with its own outcome; ``state`` is the one behind the record."""
-    if not record.members:
-        yield record.attempt, Committed(before, state)
-        return
-    within = before
-    for part in record.attempts:
-        start, within = within, with_attempt(within, part, record)
-        yield part.attempt, Committed(before, state, ends=(start.ends, within.ends))
+@dataclass(slots=True)
+class Calls:
+    """The calls of `commit` that are under way, in the order in which they came.
+
+    A thread adds and takes out its own call at any time; one that is interrupted in between leaves a call that is done.
+    """
+
+    _by_attempt: dict[str, Waiting] = field(default_factory=dict)
+
+    def __contains__(self, attempt: str) -> bool:
+        return attempt in self._by_attempt
+
+    def __len__(self) -> int:
+        return len(self._by_attempt)
+
+    def add(self, call: Waiting) -> None:
+        self._by_attempt[call.attempt] = call
+
+    def remove(self, call: Waiting) -> None:
+        self._by_attempt.pop(call.attempt, None)
+
+    def rename(self, call: Waiting, attempt: str) -> None:
+        """Make the call a new attempt. It is under one of the two names at each moment."""
+        before = call.attempt
+        self._by_attempt[attempt] = call
+        call.attempt = attempt
+        self._by_attempt.pop(before, None)
+
+    def landed(self, outcomes: Mapping[str, Committed]) -> None:
+        """Note the outcomes of attempts whose record is in the log, before the log's state goes past it."""
+        for attempt, outcome in outcomes.items():
+            if (call := self._by_attempt.get(attempt)) is not None:
+                call.landed = outcome
+
+    def led_by(self, leader: Waiting) -> list[Waiting]:
+        """Return the calls that the leader may commit, itself first."""
+        others = []
+        for attempt, call in list(self._by_attempt.items()):
+            if call.is_done or call.attempt != attempt:
+                self._by_attempt.pop(attempt, None)
+            elif call is not leader and call.is_shared and leader.is_shared:
+                others.append(call)
+        return [leader, *others]
 
 
-def in_doubt(error: BaseException, attempt: str) -> CommitStateUnknownError:
-    """Return the error of a call whose record another call of the process put, and failed with ``error``."""
-    return CommitStateUnknownError(
-        f"a commit of several calls ended with {type(error).__name__}: {error}; look whether a record with attempt "
-        f"{attempt} is in $commits before writing the rows again"
-    )
+def told(error: E, named: str, attempt: str) -> E:
+    """Return an ``error`` about the attempt ``named`` as the call with ``attempt`` gets it: each thread raises an
+    object of its own.
+    """
+    if named == attempt:
+        return error
+    own = type(error)(str(error).replace(named, attempt), condition=error.condition)
+    own.__cause__ = error.__cause__
+    return own

@@ -7,10 +7,18 @@ from tests.unit.log.commits.states import UUID, created, record, segment
 
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import FormatVersionError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.frame import decode_frame
-from streamhouse_spark.log.commits.record import Attempt, Member, Record, encode_record, read_attempt, read_record
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.record import (
+    GROUP_VERSION,
+    Attempt,
+    Member,
+    Record,
+    encode_record,
+    read_attempt,
+    read_record,
+)
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -48,7 +56,7 @@ def test_the_rows_are_those_of_a_record_for_each():
 
 
 def test_a_reader_that_knows_one_attempt_a_record_refuses_it():
-    with pytest.raises(FormatVersionError):
+    with pytest.raises(FormatVersionError, match="upgrade streamhouse-spark"):
         decode_frame("commit", encode_record(GROUP, "f" * 32).data, "here")
 
 
@@ -57,3 +65,25 @@ def test_a_record_of_one_attempt_is_written_as_ever():
     frame = decode_frame("commit", encode_record(alone, "f" * 32).data, "here")
     assert frame.version == 1
     assert "members" not in frame.header
+
+
+@pytest.mark.parametrize(
+    "shares", [(1, 1), (1, 1, 2), (0, 2, 1), (-1, 2, 2), ()], ids=["fewer", "more", "none", "negative", "nobody"]
+)
+def test_attempts_that_do_not_share_the_actions_are_damage(shares):
+    members = tuple(Member(f"m{n}", share) for n, share in enumerate(shares))
+    storage = MemoryStorage()
+    data = encode_record(GROUP, "f" * 32).data
+    frame = decode_frame("commit", data, "here", newest=GROUP_VERSION)
+    header = {**frame.header, "members": [{"attempt": m.attempt, "actions": m.num_actions} for m in members]}
+    storage.put_if_absent(commit_key(UUID, 2), encode_frame("commit", header, [frame.payload], version=GROUP_VERSION))
+    with pytest.raises(CorruptDataError, match="restore this file"):
+        read_record(storage, UUID, 2)
+
+
+def test_attempts_in_the_format_of_one_are_damage():
+    storage = MemoryStorage()
+    frame = decode_frame("commit", encode_record(GROUP, "f" * 32).data, "here", newest=GROUP_VERSION)
+    storage.put_if_absent(commit_key(UUID, 2), encode_frame("commit", frame.header, [frame.payload]))
+    with pytest.raises(CorruptDataError, match="restore this file"):
+        read_record(storage, UUID, 2)

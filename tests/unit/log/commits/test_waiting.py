@@ -1,50 +1,44 @@
 """Appends of several threads that wait for one log go into one record, and each has its own answer."""
 
-import threading
-import time
-
 import pyarrow as pa
 import pytest
 
+from faults.turns import in_turns
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.model import OffsetRange, Transaction
-from streamhouse_spark.errors import StorageError, StorageRefusedError, TransactionConflictError
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.errors import (
+    CommitStateUnknownError,
+    StorageError,
+    StorageRefusedError,
+    TransactionConflictError,
+)
+from streamhouse_spark.log.commits import commit_log, group
+from streamhouse_spark.log.commits.record import Body, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.slots import Slot
 
 
 @pytest.fixture
 def table():
-    return Warehouse("waiting", storage=MemoryStorage()).create_table("d.t", "id INT")
+    return Warehouse("waiting", storage=MemoryStorage()).create_table("d.t", "id INT, text STRING")
 
 
-def together(table, *calls):
-    """Run the calls in threads that all wait for the log before one may go on, queued in this order."""
-    answers = [None] * len(calls)
+def rows_of(ids, chars=1):
+    return pa.table({"id": pa.array(ids, pa.int32()), "text": ["x" * chars] * len(ids)})
 
-    def run(at, rows, transaction):
-        try:
-            answers[at] = table.append(rows, transaction=transaction)
-        except Exception as error:  # noqa: BLE001 - told to the test
-            answers[at] = error
 
-    threads = []
-    with table.log._lock:
-        for at, (ids, transaction) in enumerate(calls):
-            rows = pa.table({"id": pa.array(ids, pa.int32())})
-            threads.append(threading.Thread(target=run, args=(at, rows, transaction)))
-            threads[-1].start()
-            while len(table.log._queue) <= at:
-                time.sleep(0.001)
-    for thread in threads:
-        thread.join()
-    return answers
+def together(table, *calls, **turns):
+    """Append all at the same time: each call is its rows' ids and a transaction."""
+    return in_turns([lambda c=c: table.append(rows_of(c[0]), transaction=c[1]) for c in calls], **turns)
 
 
 def rows_at(table, answer):
     ids = table.to_arrow()["id"].to_pylist()
     return ids[answer[0].start : answer[0].end]
+
+
+def attempts(table, number):
+    return read_record(table.storage, table.uuid, number)[0].attempts
 
 
 def test_they_share_a_record_and_each_is_told_its_own_offsets(table):
@@ -53,18 +47,51 @@ def test_they_share_a_record_and_each_is_told_its_own_offsets(table):
     answers = together(table, *calls)
     assert [rows_at(table, answer) for answer in answers] == [ids for ids, _ in calls]
     assert table.refresh().version == before + 1
-    record, _ = read_record(table.storage, table.uuid, before + 1)
-    assert sorted(len(part.actions) for part in record.attempts) == [1, 1, 1]
-    assert table.state.transactions["a"].offsets == {0: OffsetRange(*[answers[1][0].start, answers[1][0].end])}
+    assert [len(part.actions) for part in attempts(table, before + 1)] == [1, 1, 1]
+    assert table.state.transactions["a"].offsets == {0: OffsetRange(3, 4)}
+    assert len(table.log._calls) == 0
+
+
+def test_the_one_that_has_the_log_comes_first_and_the_others_as_they_came(table):
+    answers = together(table, ([1], None), ([2], None), ([3], None), order=(1, 2, 0))
+    assert table.to_arrow()["id"].to_pylist() == [2, 1, 3]
+    assert [rows_at(table, answer) for answer in answers] == [[1], [2], [3]]
+
+
+def test_one_alone_is_written_as_ever(table):
+    table.append(rows_of([1]))
+    record, _ = read_record(table.storage, table.uuid, table.state.version)
+    assert record.members == ()
 
 
 def test_one_that_is_refused_fails_alone(table):
-    table.append([{"id": 0}], transaction=Transaction("a", 1, "owner"))
+    table.append(rows_of([0]), transaction=Transaction("a", 1, "owner"))
     answers = together(table, ([1], None), ([2], Transaction("a", 2, "other")), ([3], None))
     assert isinstance(answers[1], TransactionConflictError)
     assert rows_at(table, answers[0]) == [1]
     assert rows_at(table, answers[2]) == [3]
     assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 3]
+
+
+def test_one_that_is_refused_first_leads_nobody(table):
+    table.append(rows_of([0]), transaction=Transaction("a", 1, "owner"))
+    answers = together(table, ([2], Transaction("a", 2, "other")), ([3], None), ([4], None))
+    assert isinstance(answers[0], TransactionConflictError)
+    assert [rows_at(table, answer) for answer in answers[1:]] == [[3], [4]]
+
+
+def test_one_that_cannot_be_encoded_fails_alone(table, monkeypatch):
+    add = Body.add
+
+    def failing(body, actions, **options):
+        if actions[0].segments[0].num_rows == 2:
+            raise ValueError("no JSON")
+        return add(body, actions, **options)
+
+    monkeypatch.setattr(Body, "add", failing)
+    answers = together(table, ([1], None), ([2, 2], None), ([3], None))
+    assert isinstance(answers[1], ValueError)
+    assert [rows_at(table, answers[0]), rows_at(table, answers[2])] == [[1], [3]]
 
 
 def test_the_same_transaction_twice_is_stored_once(table):
@@ -91,7 +118,7 @@ def test_a_put_that_reports_failure(table, monkeypatch, lands):
     assert table.refresh().num_rows == 3
 
 
-def test_a_store_that_refuses_fails_them_all(table, monkeypatch):
+def test_a_store_that_refuses_fails_each_with_an_error_of_its_own(table, monkeypatch):
     def refusing(key, data):
         raise StorageRefusedError("no")
 
@@ -99,22 +126,110 @@ def test_a_store_that_refuses_fails_them_all(table, monkeypatch):
         refused.setattr(table.storage, "put_if_absent", refusing)
         answers = together(table, ([1], None), ([2], None))
     assert [type(answer) for answer in answers] == [StorageRefusedError] * 2
-    table.append([{"id": 3}])
+    assert answers[0] is not answers[1]
+    table.append(rows_of([3]))
     assert table.to_arrow()["id"].to_pylist() == [3]
 
 
-def test_nobody_is_answered_from_a_record_whose_put_was_interrupted(table, monkeypatch):
+def test_an_unknown_outcome_names_the_attempt_of_each(table, monkeypatch):
+    put, read, version = table.storage.put_if_absent, table.storage.read, table.refresh().version
+
+    def put_and_lose(key, data):
+        put(key, data)
+        if f"{version + 1:020d}" in key:
+            monkeypatch.setattr(table.storage, "read", unreadable)
+            raise StorageError("reset")
+
+    def unreadable(key):
+        raise StorageError("down")
+
+    monkeypatch.setattr(table.storage, "put_if_absent", put_and_lose)
+    answers = together(table, ([1], None), ([2], None), ([3], None))
+    monkeypatch.setattr(table.storage, "read", read)
+    assert [type(answer) for answer in answers] == [CommitStateUnknownError] * 3
+    stored = attempts(table, version + 1)
+    assert all(part.attempt in str(answer) for part, answer in zip(stored, answers, strict=True))
+    table.refresh()
+    shown = table.inspect.commits()["attempt"].to_pylist()
+    assert shown[-3:] == [part.attempt for part in stored]
+
+
+@pytest.mark.parametrize("bound", ["members", "bytes"])
+def test_a_record_takes_so_many(table, monkeypatch, bound):
+    if bound == "members":
+        monkeypatch.setattr(group, "MEMBERS_MAX", 2)
+    else:
+        monkeypatch.setattr(group, "GROUP_BYTES_MAX", 5000)
+    before = table.refresh().version
+    rows = [rows_of([n], 1 if bound == "members" else 2000) for n in range(5)]
+    answers = in_turns([lambda r=r: table.append(r) for r in rows])
+    assert [rows_at(table, answer) for answer in answers] == [[n] for n in range(5)]
+    taken = [len(attempts(table, n + 1)) for n in range(before, table.refresh().version)]
+    assert sum(taken) == 5
+    assert set(taken) == {1, 2}
+
+
+def test_an_append_of_more_than_a_record_takes_goes_alone(table, monkeypatch):
+    monkeypatch.setattr(group, "GROUP_BYTES_MAX", 5000)
+    rows = [rows_of([1], 9000), rows_of([2]), rows_of([3])]
+    assert [len(a) for a in in_turns([lambda r=r: table.append(r) for r in rows])] == [1, 1, 1]
+    assert table.to_arrow()["id"].to_pylist() == [1, 2, 3]
+    assert len(attempts(table, table.state.version)) == 2
+
+
+def test_neighbours_of_an_interrupted_put_find_their_record(table, monkeypatch):
     take, interrupts = Slot.take, [1]
 
     def interrupted(slot, data):
         taken = take(slot, data)
         if interrupts:
             interrupts.pop()
-            raise RuntimeError("interrupted")
+            raise KeyboardInterrupt
         return taken
 
     monkeypatch.setattr(Slot, "take", interrupted)
+    answers = together(table, ([1], None), ([2], None), ([3], None))
+    assert isinstance(answers[0], KeyboardInterrupt)
+    assert [rows_at(table, answer) for answer in answers[1:]] == [[2], [3]]
+    assert len(table.log._calls) == 0
+    assert table.refresh().num_rows == 3
+
+
+def test_an_interrupted_record_that_may_not_survive_is_no_answer(table, monkeypatch):
+    take, interrupts = Slot.take, [1]
+
+    def interrupted(slot, data):
+        taken = take(slot, data)
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        return taken
+
+    def lost(key):
+        raise StorageError("not on the disk")
+
+    monkeypatch.setattr(Slot, "take", interrupted)
+    monkeypatch.setattr(table.storage, "ensure_durable", lost)
     answers = together(table, ([1], None), ([2], None))
-    assert all(isinstance(answer, Exception) for answer in answers)
-    assert table.log._queue == []
+    assert isinstance(answers[1], CommitStateUnknownError)
+    assert attempts(table, table.refresh().version)[1].attempt in str(answers[1])
+
+
+def test_one_that_is_interrupted_while_it_waits_is_not_written(table):
+    """Its thread goes before anybody takes its call."""
+    answer, gone = commit_log.CommitLog._answer, []
+
+    def interrupted(log, call):
+        gone.append(call)
+        raise KeyboardInterrupt
+
+    def interrupts():
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(commit_log.CommitLog, "_answer", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                table.append(rows_of([9]))
+
+    answers = together(table, ([1], None), ([2], None), when_all_wait=interrupts)
+    assert commit_log.CommitLog._answer is answer
+    assert [rows_at(table, answer) for answer in answers] == [[1], [2]]
     assert table.refresh().num_rows == 2
