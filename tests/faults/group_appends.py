@@ -80,3 +80,15 @@ def num_attempts(run: Run) -> list[int]:
     table = run.open()
     records = (read_record(run.memory, table.uuid, n + 1)[0] for n in range(1, table.refresh().version))
     return [len(found.attempts) for found in records]
+
+
+def the_same_transaction_twice() -> Run:
+    """A driver that was thought dead sends its batch again while the first is on its way."""
+    run = Run()
+    run.create()
+    run.append()
+    batch = run.history.new_batch(3, transaction=Transaction("app", 1, "query"))
+    first, again, _ = appends(run, [batch, batch, run.history.new_batch(2)])
+    run.check()
+    assert first == again
+    return run

@@ -9,15 +9,16 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.unit.core.test_forks import child_status, held_by_another_thread
 
 from faults import interleave as il
-from faults.group_appends import AppendTogether, AppendTogetherObjects, appends, num_attempts
+from faults.group_appends import AppendTogether, AppendTogetherObjects, num_attempts, the_same_transaction_twice
 from faults.scenarios import Run, prepared
 from faults.share import few_of
 from faults.sweep import sweep_scenario
 from faults.turns import in_turns
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import CommitConflictError, StreamhouseError
+from streamhouse_spark.log.commits.record import read_record
 
 GROUPS = [pytest.param(kind, id=kind.name.replace(" ", "_")) for kind in (AppendTogether, AppendTogetherObjects)]
 STEPS_OF = ("/log/commits/", "/storage/slots.py", "/storage/memory.py")
@@ -73,18 +74,6 @@ def test_they_are_one_record_and_the_refused_are_none_of_it():
 def test_the_same_transaction_twice():
     run = the_same_transaction_twice()
     assert num_attempts(run) == [1, 2]
-
-
-def the_same_transaction_twice() -> Run:
-    """A driver that was thought dead sends its batch again while the first is on its way."""
-    run = Run()
-    run.create()
-    run.append()
-    batch = run.history.new_batch(3, transaction=Transaction("app", 1, "query"))
-    first, again, _ = appends(run, [batch, batch, run.history.new_batch(2)])
-    run.check()
-    assert first == again
-    return run
 
 
 # -- interrupts -------------------------------------------------------------------------------------------------------
@@ -149,3 +138,33 @@ def test_an_interrupt_at_every_step(thread, order, share):
             run.check()
         except (AssertionError, StreamhouseError) as error:
             raise AssertionError(f"interrupt at step {at} of thread {thread}: {error}") from error
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_inherits_no_waiting_calls(tmp_path):
+    """A process forks while three calls wait and a thread holds the log: the child writes its own rows alone."""
+    run = Run(directory=tmp_path / "warehouse")
+    run.create()
+    table = run.open()
+    batches = [run.history.new_batch(n + 1) for n in range(3)]
+    of_child = run.history.new_batch(5)
+    statuses = []
+
+    def work() -> bool:
+        assert len(table.log._calls) == 0
+        offsets = table.append(of_child.rows())
+        newest = read_record(table.storage, table.uuid, table.refresh().version)[0]
+        return offsets.num_rows == 5 and newest.members == () and table.refresh().num_rows == 5
+
+    def fork() -> None:
+        with held_by_another_thread(table.log._lock):
+            statuses.append(child_status(work))
+
+    answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches], when_all_wait=fork)
+    assert statuses == [0]
+    assert [answer.num_rows for answer in answers] == [1, 2, 3]
+    assert num_attempts(run) == [1, 3]
+    assert table.to_arrow().num_rows == 11
