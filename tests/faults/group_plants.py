@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from faults.group_appends import AppendTogether, the_same_transaction_twice
 from faults.plants import patched, plant
@@ -58,15 +57,18 @@ def a_neighbours_answer_is_told() -> Iterator[None]:
 @plant
 def attempts_are_judged_on_the_state_before_the_record() -> Iterator[None]:
     """Two of one transaction in a group: neither knows the other."""
-    original = Group.add
+    original = Group.state.fget
+    assert original is not None
 
-    def add(self: Group, call: Waiting, actions: tuple[Any, ...]) -> bool:
-        known = self.state.transactions
-        taken = original(self, call, actions)
-        self.state = replace(self.state, transactions=known)
-        return taken
+    def state(self: Group) -> TableState:
+        return replace(original(self), transactions=self._known)  # type: ignore[attr-defined]
 
-    with patched((Group, "add", add)):
+    def init(self: Group, before: TableState, blank: Record) -> None:
+        made(self, before, blank)
+        self._known = before.transactions  # type: ignore[attr-defined]
+
+    made = Group.__init__
+    with patched((Group, "state", property(state)), (Group, "__init__", init)):
         yield
 
 

@@ -43,7 +43,8 @@ class Appends:
         """Add rows that were staged, here or in other processes, and merge if that is due."""
         check_transaction(transaction)
         offsets, committed = commit_staged(self._table.log, staged, transaction=transaction, overwrite=overwrite)
-        merge_if_due(self._table, committed.state)
+        if committed.is_first:
+            merge_if_due(self._table, committed.state)
         return offsets
 
     def staged(self, rows: Any) -> Staged:

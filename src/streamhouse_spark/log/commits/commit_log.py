@@ -197,7 +197,7 @@ class CommitLog:
             committed = self._answer(call)
         finally:
             self._calls.remove(call)
-        if committed.state is not committed.before:
+        if committed.state is not committed.before and committed.is_first:
             self._checkpoint_if_due(committed.state)
         return committed
 
@@ -232,7 +232,7 @@ class CommitLog:
             time_ms = self._storage.now_ms()
             group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
             for call in self._calls.led_by(leader):
-                if not self._judge(call, group, before, time_ms) or leader.is_done:
+                if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
                     break
             if group.members:
                 self._put_group(group, before)

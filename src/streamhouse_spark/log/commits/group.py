@@ -21,21 +21,30 @@ class Group:
 
     def __init__(self, before: TableState, blank: Record) -> None:
         self._blank = blank
-        self.state = before
-        """The state behind the attempts so far, with the version of the record before."""
+        self._state, self._num_folded = before, 0
         self.members: list[Waiting] = []
         self.body = Body()
         self._parts: list[Attempt] = []
 
+    @property
+    def state(self) -> TableState:
+        """The state behind the attempts so far, with the version of the record before. One alone never asks for it."""
+        for part in self._parts[self._num_folded :]:
+            self._state = with_attempt(self._state, part, self._blank)
+        self._num_folded = len(self._parts)
+        return self._state
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= MEMBERS_MAX
+
     def add(self, call: Waiting, actions: tuple[Action, ...]) -> bool:
         """Add an attempt of ``call``, unless the record would hold too much."""
         bytes_max = GROUP_BYTES_MAX if self.members else None
-        if len(self.members) == MEMBERS_MAX or not self.body.add(actions, bytes_max=bytes_max):
+        if not self.body.add(actions, bytes_max=bytes_max):
             return False
-        part = Attempt(call.attempt, actions, call.transaction)
-        self.state = with_attempt(self.state, part, self._blank)
         self.members.append(call)
-        self._parts.append(part)
+        self._parts.append(Attempt(call.attempt, actions, call.transaction))
         return True
 
     def record(self, attempt: str) -> Record:
@@ -56,4 +65,4 @@ def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[
     within = before
     for part in record.attempts:
         start, within = within, with_attempt(within, part, record)
-        yield part.attempt, Committed(before, state, ends=(start.ends, within.ends))
+        yield part.attempt, Committed(before, state, ends=(start.ends, within.ends), is_first=start is before)

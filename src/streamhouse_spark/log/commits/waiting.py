@@ -31,6 +31,8 @@ class Committed:
     """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
     ends: tuple[Mapping[int, int], Mapping[int, int]] | None = None
     """Ends of the buckets before and behind this attempt, where the record holds others too."""
+    is_first: bool = True
+    """Whether the attempt is the record's first: its call alone does the work that is due behind the record."""
 
 
 @dataclass(eq=False, slots=True)

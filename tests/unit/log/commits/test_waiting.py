@@ -16,6 +16,7 @@ from streamhouse_spark.log.commits import commit_log, group
 from streamhouse_spark.log.commits.record import Body, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.slots import Slot
+from streamhouse_spark.write import append
 
 
 @pytest.fixture
@@ -233,3 +234,12 @@ def test_one_that_is_interrupted_while_it_waits_is_not_written(table):
     assert commit_log.CommitLog._answer is answer
     assert [rows_at(table, answer) for answer in answers] == [[1], [2]]
     assert table.refresh().num_rows == 2
+
+
+def test_one_of_them_does_the_work_that_is_due_behind_the_record(table, monkeypatch):
+    checkpoints, merges = [], []
+    monkeypatch.setattr(commit_log, "CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr(commit_log, "write_checkpoint", lambda *_, **__: checkpoints.append(1))
+    monkeypatch.setattr(append, "merge_if_due", lambda *_: merges.append(1))
+    together(table, ([1], None), ([2], None), ([3], None))
+    assert len(checkpoints) == len(merges) == 1
