@@ -18,7 +18,7 @@ from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.keyed_reading import keyed_reading
 from benchmarks.keyed_spark import keyed_spark
 from benchmarks.keyed_tiering import keyed_tiering
-from benchmarks.lake import lake_read, tiering
+from benchmarks.lake import lake_read, tiering, tiering_buckets
 from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "segments-compression": segments_compression,
     "opening": opening,
     "tiering": tiering,
+    "tiering-buckets": tiering_buckets,
     "keyed-reading": keyed_reading,
     "keyed-tiering": keyed_tiering,
     "keyed-spark": keyed_spark,

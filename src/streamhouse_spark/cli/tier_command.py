@@ -73,10 +73,10 @@ def tier(session: Session, tables: Sequence[str], *, once: bool, on_spark: bool,
 
 def tier_here(table: Table) -> TieringReport:
     """Tier one table in this process."""
-    from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+    from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_in_threads
 
     job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
+    return job.run(run_tasks_in_threads(table.storage, table.settings, table.world))
 
 
 def _serve_here(session: Session, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The same work on many files at once, where each waits for storage."""
+"""The same work on many things at once, in threads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Return the results in the order of the items; the first error ends the work."""
-    if len(items) < 2:
+def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
+    """Return the results in the order of the items; the first error ends the work.
+
+    Work that keeps a core busy gives ``threads_max``. By default there are more threads than cores.
+    """
+    threads = min(THREADS_MAX, len(items), threads_max or 2 * (os.cpu_count() or 1))
+    if threads < 2:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(min(THREADS_MAX, len(items), 2 * (os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(work, items)

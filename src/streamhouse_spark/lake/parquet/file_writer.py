@@ -26,7 +26,7 @@ from streamhouse_spark.lake.parquet.reader import (
 )
 
 ROW_GROUP_ROWS_MAX = 1 << 20
-ROW_GROUP_BYTES_MAX = 96 << 20
+ROW_GROUP_BYTES_MAX = 192 << 20
 
 _KEYED_NAME = re.compile(r"[0-9]{5}-[0-9]{20}-[0-9a-f]{32}\.parquet")
 

@@ -10,6 +10,7 @@ several services that tier one table, one wins each round and the others plan ag
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -324,6 +326,15 @@ def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
     """Return a function that runs the tasks of a round one after the other in this process."""
     return lambda tasks: [run_task(storage, settings, world, task) for task in tasks]
+
+
+def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
+    """Return a function that runs the tasks of a round in threads of this process, one a core at once."""
+
+    def run(task: TieringTask) -> list[LakeFile]:
+        return run_task(storage, settings, world, task)
+
+    return lambda tasks: list(in_parallel(run, tasks, threads_max=os.cpu_count() or 1))
 
 
 def _rows(storage: Storage, task: TieringTask) -> Iterable[tuple[int, pa.RecordBatch]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, sorted_rows
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, StorageError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_task, run_tasks_locally
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.lake.tiering.job import TieringJob, run_task, run_tasks_in_threads, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
 
 
@@ -47,6 +50,46 @@ def test_a_table_of_every_type(wh, lake_format):
     assert (report.rows, len(report.snapshots), report.conflicts) == (40, 1, 0)
     assert _lake_rows(table) == sorted_rows(rows)
     assert table.refresh().lake.snapshot_id == report.snapshots[0]
+
+
+class TestThreads:
+    @pytest.fixture(autouse=True)
+    def _two_cores(self, monkeypatch):
+        monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+    def test_as_many_buckets_at_once_as_cores(self, events, monkeypatch):
+        events.append(event_rows(30))
+        both, running, most = threading.Barrier(2), threading.Semaphore(2), []
+
+        def watched(storage, settings, world, task):
+            most.append(running.acquire(blocking=False))
+            if len(most) <= 2:
+                both.wait(60)
+            written = run_task(storage, settings, world, task)
+            running.release()
+            return written
+
+        monkeypatch.setattr(tiering, "run_task", watched)
+        report = _job(events).run(run_tasks_in_threads(events.storage, events.settings, events.world))
+        assert (report.rows, len(report.snapshots), most) == (30, 1, [True] * 3)
+        assert _lake_rows(events) == sorted_rows(event_rows(30))
+
+    def test_an_error_is_the_rounds_and_the_next_round_has_the_rows(self, events, monkeypatch):
+        events.append(event_rows(30))
+
+        def failing(storage, settings, world, task):
+            if task.bucket == 1:
+                raise StorageError("the disk is full")
+            return run_task(storage, settings, world, task)
+
+        run = run_tasks_in_threads(events.storage, events.settings, events.world)
+        with monkeypatch.context() as broken:
+            broken.setattr(tiering, "run_task", failing)
+            with pytest.raises(StorageError, match="the disk is full"):
+                _job(events).run(run)
+        assert events.refresh().lake is None
+        assert _job(events).run(run).rows == 30
+        assert _lake_rows(events) == sorted_rows(event_rows(30))
 
 
 def test_nothing_to_tier(events):

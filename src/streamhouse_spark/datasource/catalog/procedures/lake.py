@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
@@ -19,7 +19,7 @@ def tier(connection: Connection, given: Mapping[str, Any]) -> Rows:
     """Tier tables without Spark's executors: a procedure has no session to run a job with."""
     table = connection.table(table_name_of(given["table"]))
     table.open_lake()  # says so where there is none
-    report = tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    report = tier_table(table, run_tasks_in_threads(table.storage, table.settings, table.world))
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows)]
 
 
