@@ -24,13 +24,12 @@ from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.core.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
+from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
     DifferentHistoryError,
-    FormatVersionError,
     ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
@@ -40,7 +39,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, no_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
 from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record
@@ -149,21 +148,7 @@ class CommitLog:
                 if self._floor >= DROPPED_FLOOR:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
-            raise self._no_checkpoint()
-
-    def _no_checkpoint(self) -> StreamhouseError:
-        """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
-        content.
-        """
-        for error in self._damaged:
-            if isinstance(error, FormatVersionError):
-                return error
-        where = f"{self._storage.url}/{checkpoints_prefix(self._table_uuid)}"
-        found = f"; of those that are there: {self._damaged[0]}" if self._damaged else ""
-        return CorruptDataError(
-            f"{where} holds no whole checkpoint at or above record {self._floor}, below which records were cleaned "
-            f"up{found}; restore one of these files",
-        )
+            raise no_checkpoint(self._storage, self._table_uuid, self._floor, self._damaged)
 
     def commit(
         self,
@@ -209,33 +194,41 @@ class CommitLog:
         """
         while True:
             failures, tries = call.failures, call.tries
-            with self._lock:
-                if not call.is_done and call.tries == tries:
-                    try:
+            if not self._calls.wait(call):
+                with self._lock:
+                    if not call.is_done and call.tries == tries:
                         self._lead(call)
-                    except BaseException as error:
-                        call.error = error  # so that nobody commits for a call that has failed
-                        raise
-                if not call.is_done:
-                    call.error = self._given_up(call, has_failed=call.failures > failures)
-                if call.error is not None:
-                    raise call.error
-                if call.outcome is not None:
-                    return call.outcome
+                    if not call.is_done:
+                        call.error = self._given_up(call, has_failed=call.failures > failures)
+            if call.error is not None:
+                raise call.error
+            if call.outcome is not None:
+                return call.outcome
             if call.tries != tries:
                 self._world.clock.sleep_ms(call.backoff_ms * self._world.ids.jitter())
 
     def _lead(self, leader: Waiting) -> None:
         """Put one record for the leader and those that wait with it. Called under the lock."""
-        with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
-            before = self._refresh_after(leader)
-            time_ms = self._storage.now_ms()
-            group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
-            for call in self._calls.led_by(leader):
-                if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
-                    break
-            if group.members:
-                self._put_group(group, before)
+        self._calls.is_led = True
+        try:
+            with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+                self._commit_for(leader)
+        except BaseException as error:
+            leader.error = error  # so that nobody commits for a call that has failed
+            raise
+        finally:
+            self._calls.is_led = False
+            self._calls.wake()
+
+    def _commit_for(self, leader: Waiting) -> None:
+        before = self._refresh_after(leader)
+        time_ms = self._storage.now_ms()
+        group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+        for call in self._calls.led_by(leader):
+            if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
+                break
+        if group.members:
+            self._put_group(group, before)
 
     def _judge(self, call: Waiting, group: Group, before: TableState, time_ms: int) -> bool:
         """Add the call to the group, or decide it. A decision that rests on others of the group waits for their

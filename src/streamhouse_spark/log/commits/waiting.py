@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
+WAIT_S_MAX = 1.0
+"""Time after which a call asks for the log although another seems to be at work: its thread may have been interrupted
+before it could say that it is done.
+"""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 E = TypeVar("E", bound=StreamhouseError)
@@ -37,7 +43,9 @@ class Committed:
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """One call of `commit` on its way. Everything here is read and written under the log's lock."""
+    """One call of `commit` on its way. Written under the log's lock; its own thread may look for the answer at any
+    time.
+    """
 
     plan: Plan
     transaction: Transaction | None
@@ -58,6 +66,8 @@ class Waiting:
     """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
     outcome: Committed | None = None
     error: BaseException | None = None
+    ready: threading.Event | None = None
+    """Set when there is an answer, or nobody leads; only of a call that found another at work."""
 
     @property
     def is_done(self) -> bool:
@@ -96,6 +106,8 @@ class Calls:
     """
 
     _by_attempt: dict[str, Waiting] = field(default_factory=dict)
+    is_led: bool = False
+    """Whether one of them commits for all just now."""
 
     def __contains__(self, attempt: str) -> bool:
         return attempt in self._by_attempt
@@ -108,6 +120,28 @@ class Calls:
 
     def remove(self, call: Waiting) -> None:
         self._by_attempt.pop(call.attempt, None)
+        if not call.is_done:
+            self.wake()  # it may have been the one to lead
+
+    def wait(self, call: Waiting) -> bool:
+        """Wait while another call leads, until this one is to lead, or has an answer: returns which.
+
+        Who waits for the log's lock instead gets it long after the answer, and is not back in time for the next record.
+        """
+        if self.is_led:
+            call.ready = call.ready or new_event()
+            if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # others change it meanwhile
+                call.ready.wait(WAIT_S_MAX)
+                call.ready.clear()
+        return call.is_done
+
+    def wake(self) -> None:
+        """Wake all calls that have an answer, and the first of the others, which may lead."""
+        may_lead = True
+        for call in list(self._by_attempt.values()):
+            if call.ready is not None and (call.is_done or may_lead):
+                may_lead = may_lead and call.is_done
+                call.ready.set()
 
     def rename(self, call: Waiting, attempt: str) -> None:
         """Make the call a new attempt. It is under one of the two names at each moment."""

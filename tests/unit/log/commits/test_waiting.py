@@ -1,5 +1,8 @@
 """Appends of several threads that wait for one log go into one record, and each has its own answer."""
 
+import threading
+import time
+
 import pyarrow as pa
 import pytest
 
@@ -13,7 +16,9 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
 )
 from streamhouse_spark.log.commits import commit_log, group
+from streamhouse_spark.log.commits import waiting as waiting_module
 from streamhouse_spark.log.commits.record import Body, read_record
+from streamhouse_spark.log.commits.waiting import Calls, Waiting
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.slots import Slot
 from streamhouse_spark.write import append
@@ -243,3 +248,62 @@ def test_one_of_them_does_the_work_that_is_due_behind_the_record(table, monkeypa
     monkeypatch.setattr(append, "merge_if_due", lambda *_: merges.append(1))
     together(table, ([1], None), ([2], None), ([3], None))
     assert len(checkpoints) == len(merges) == 1
+
+
+# -- waiting for an answer, not for the lock --------------------------------------------------------------------------
+
+
+def call(attempt):
+    return Waiting(lambda *_: (), None, 0, attempt, is_shared=True)
+
+
+def waiting(calls, *names):
+    """Let calls wait in threads while another leads."""
+    calls.is_led, found, threads = True, [call(name) for name in names], []
+    for one in found:
+        calls.add(one)
+        threads.append(threading.Thread(target=calls.wait, args=(one,)))
+        threads[-1].start()
+        while one.ready is None or not one.ready._cond._waiters:
+            time.sleep(0.001)
+    return found, threads
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    monkeypatch.setattr(waiting_module, "WAIT_S_MAX", 100)
+    return Calls()
+
+
+def test_those_with_an_answer_wake_and_the_first_of_the_others(calls):
+    (first, second, third), threads = waiting(calls, "a", "b", "c")
+    calls.is_led, first.error = False, ValueError()
+    calls.wake()
+    threads[0].join()
+    threads[1].join()
+    assert threads[2].is_alive()
+    second.error = ValueError()
+    calls.wake()
+    threads[2].join()
+    assert not third.is_done
+
+
+def test_one_that_goes_without_an_answer_wakes_the_next(calls):
+    (first, _), threads = waiting(calls, "a", "b")
+    calls.is_led = False
+    calls.wake()
+    threads[0].join()
+    calls.remove(first)
+    threads[1].join()
+
+
+def test_nobody_waits_where_nobody_leads(calls):
+    calls.add(one := call("a"))
+    assert calls.wait(one) is False
+
+
+def test_a_leader_that_is_interrupted_before_it_says_so_is_not_waited_for_long(table, monkeypatch):
+    monkeypatch.setattr(waiting_module, "WAIT_S_MAX", 0.001)
+    table.log._calls.is_led = True
+    assert rows_at(table, table.append(rows_of([1]))) == [1]
+    assert table.log._calls.is_led is False
