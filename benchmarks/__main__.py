@@ -22,6 +22,7 @@ from benchmarks.lake import lake_read, tiering, tiering_buckets
 from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
+from benchmarks.producers import producer
 from benchmarks.reading import hot_projection
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "small-appends": small_appends,
     "flat-appends": flat_appends,
     "many-writers": many_writers,
+    "producer": producer,
     "freshness": freshness,
     "hot-projection": hot_projection,
     "segments-compression": segments_compression,

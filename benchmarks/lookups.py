@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import numpy as np
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import data
-from benchmarks.measure import Bench, Figure, Goal, Runs, in_turns, ours_at_least, timed
+from benchmarks.measure import Bench, Figure, Goal, Runs, in_turns, ours_at_least, ratio_at_least, timed
 from streamhouse_spark import Warehouse
 
 COLUMNS = ["o_orderkey", "o_custkey", "o_orderstatus", "o_totalprice", "o_orderdate", "o_comment"]
 BATCH_ROWS = 10_000
+THREADS = 8
 ROW_GROUP_ROWS = 122_880
 """As DuckDB itself would write them."""
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM orders"
@@ -58,6 +60,7 @@ def lookups(bench: Bench) -> Iterator[Figure]:
     _each(ours, random.choice(keys, 20_000).tolist())
     cpu_us = (time.process_time() - began) / 20_000 * 1e6
 
+    yield from _by_threads(bench, ours, lambda count: random.choice(keys, count).tolist())
     name = "DuckDB, prepared, Parquet"
     rounds = bench.rounds(11, 3)
     runs = in_turns({"ours": one_by_one(ours, 20_000), name: one_by_one(peer, 100)}, rounds, warm_up=1)
@@ -85,6 +88,25 @@ def lookups(bench: Bench) -> Iterator[Figure]:
 def _types(rows: pa.Table) -> list[str]:
     names = {pa.int64(): "BIGINT", pa.string(): "STRING", pa.date32(): "DATE"}
     return [names.get(field.type) or f"DECIMAL({field.type.precision},{field.type.scale})" for field in rows.schema]
+
+
+def _by_threads(bench: Bench, find: Callable[[int], object], some: Callable[[int], Sequence[int]]) -> Iterator[Figure]:
+    """Threads take turns, since Python runs one of them at a time: many should cost no more than one."""
+    count = 20_000
+    cpu_us: dict[int, list[float]] = {}
+
+    def run(num_threads: int) -> float:
+        parts = [some(count // num_threads) for _ in range(num_threads)]
+        began = time.process_time()
+        with ThreadPoolExecutor(num_threads) as pool:
+            seconds = timed(lambda: list(pool.map(lambda part: _each(find, part), parts)))
+        cpu_us.setdefault(num_threads, []).append((time.process_time() - began) / count * 1e6)
+        return seconds / count
+
+    runs = in_turns({"ours": lambda: run(THREADS), "one thread": lambda: run(1)}, bench.rounds(11, 3), warm_up=1)
+    many, one = (statistics.median(cpu_us[n]) for n in (THREADS, 1))
+    note = f", {many:.1f} us of CPU each, from one thread {one:.1f}"
+    yield _figure(f"lookups, one row at a time, from {THREADS} threads", runs, "one thread", ratio_at_least(0.9), note)
 
 
 def _each(find: Callable[[int], object], keys: Sequence[int]) -> float:

@@ -13,7 +13,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SMALL = {"02_stream_and_tier": ["3"], "03_python_tail": ["10"]}
 """Arguments that keep an example short."""
-WITHOUT_SPARK = ("03_python_tail", "04_read_lake_with_duckdb")
+WITHOUT_SPARK = ("03_python_tail", "04_read_lake_with_duckdb", "10_event_producer")
 PRINTS = {
     "01_quickstart": "both tiers: [1, 2, 3, 4]",
     "02_stream_and_tier": "in the lake",
@@ -24,6 +24,7 @@ PRINTS = {
     "07_first_touch_attribution": "mail: 7.00\nsearch: 8.00\nunknown: 1.00",
     "08_wide_profile": "1 ann Oslo 8 /sale\n2 bob Rome None /help\n3 None None 9 None",
     "09_cdc_into_sums": "an update and a deletion: {'ann': (0, 0), 'bob': (1, 15)}",
+    "10_event_producer": "1000 events, each once and in order",
 }
 
 

@@ -21,6 +21,7 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     MissingExtraError,
     OffsetsTrimmedError,
+    ProducerFencedError,
     SchemaMismatchError,
     SnapshotExpiredError,
     StorageError,
@@ -30,6 +31,8 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
     WarehouseMovedError,
     WarehouseNotFoundError,
+    WriterFullError,
+    WriterStoppedError,
 )
 from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
 
@@ -57,6 +60,7 @@ __all__ = [
     "MissingExtraError",
     "OffsetRange",
     "OffsetsTrimmedError",
+    "ProducerFencedError",
     "SchemaMismatchError",
     "SnapshotExpiredError",
     "StorageError",
@@ -70,6 +74,8 @@ __all__ = [
     "Warehouse",
     "WarehouseMovedError",
     "WarehouseNotFoundError",
+    "WriterFullError",
+    "WriterStoppedError",
     "__version__",
     "configure",
     "delta_join",

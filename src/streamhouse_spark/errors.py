@@ -15,6 +15,9 @@
     ├── DifferentHistoryError      INVALID      a position of another history of the table: it was restored or copied
     ├── CommitConflictError        CONFLICT     another writer won; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
+    ├── ProducerFencedError        FENCED       a newer writer has the producer id
+    ├── WriterFullError            UNAVAILABLE  a writer's rows wait for the store; nothing was taken
+    ├── WriterStoppedError         UNAVAILABLE  a writer takes no rows any more
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
     ├── StorageError               UNAVAILABLE  the store failed or refused
     │   ├── StorageRefusedError    INVALID      it refuses for good: read-only, or no permission
@@ -148,6 +151,22 @@ class CommitConflictError(StreamhouseError):
 
 class TransactionConflictError(StreamhouseError):
     kind = ErrorKind.CONFLICT
+
+
+class ProducerFencedError(StreamhouseError):
+    kind = ErrorKind.FENCED
+
+
+class WriterFullError(StreamhouseError):
+    """The rows of a writer that wait for the store are as many as it may hold. The rows of this call were not taken."""
+
+    kind = ErrorKind.UNAVAILABLE
+
+
+class WriterStoppedError(StreamhouseError):
+    """The writer was closed, or an earlier batch of its producer failed. Nothing of these rows was written."""
+
+    kind = ErrorKind.UNAVAILABLE
 
 
 class CommitStateUnknownError(StreamhouseError):

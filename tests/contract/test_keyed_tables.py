@@ -117,7 +117,7 @@ class TestKWrites:
             house.tier(table)
         table.delete([1])
         assert house.wh.view("t$changelog").to_arrow()["_change_type"].to_pylist() == [
-            "insert",
+            "update_after",
             "update_after",
             "delete",
         ]

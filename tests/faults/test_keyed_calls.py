@@ -43,11 +43,11 @@ def hosts(tmp_path, monkeypatch, own_cache):
     return new_host
 
 
-def prepared(hosts, *, snapshot):
+def prepared(hosts, *, snapshot, image="full"):
     storage = MemoryStorage(sim_world())
     Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
         "t", "id INT, name STRING, n BIGINT", primary_key=["id"], buckets=2,
-        properties={"table.log.ttl": "1h", "table.datalake.enabled": "false"},
+        properties={"table.log.ttl": "1h", "table.datalake.enabled": "false", "table.changelog.image": image},
     )  # fmt: skip
     table = hosts(storage, 2)
     table.upsert([{"id": i, "name": "old", "n": 0} for i in range(7)])
@@ -93,6 +93,38 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
         assert rows(table) == after, attempt
         outcomes[type(attempt.raised).__name__, found == after] += 1
     if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash", True]
+        assert outcomes["Crash", False]
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
+def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, share):
+    """The same, without rows before; another writer is faster once, and its rows stand before these."""
+    if not inline:
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+    batch = [{"id": 1, "name": "b", "n": 9}, {"id": 8, "name": "b", "n": 9}]
+    other = {"id": 5, "name": "c", "n": 5}
+    before = {**BEFORE, 5: other}
+    after = {**before, 1: batch[0], 8: batch[1]}
+
+    def work(storage):
+        table = hosts(storage, 3)
+        Warehouse("wh", storage=storage.inner, world=sim_world(5)).table("t").upsert([other])
+        table.upsert(batch)
+        assert rows(table) == after
+
+    outcomes = Counter()
+    for attempt in sweep(lambda: prepared(hosts, snapshot=True, image="wal"), work, share=share):
+        table = hosts(attempt.store, 4)
+        found = rows(table)
+        assert found in ((BEFORE, before, after) if attempt.raised else (after,)), attempt
+        table.upsert(batch)
+        kinds = {row["_change_type"] for row in open_view(table, "changelog").to_arrow().to_pylist()}
+        assert kinds == {"update_after", "delete"}
+        assert {key: row for key, row in rows(table).items() if key != 5} == {k: r for k, r in after.items() if k != 5}
+        outcomes[type(attempt.raised).__name__, found == after] += 1
+    if share.is_rest:
         assert outcomes["Crash", True]
         assert outcomes["Crash", False]
 

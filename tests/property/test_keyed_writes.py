@@ -53,8 +53,9 @@ SUMS = ColumnwiseMerge(frozenset({0}), {2: fold_of("sum", "n", pa.int64())})
 class Host:
     """A process on a host of its own: another cache, and what it remembers of the log."""
 
-    def __init__(self, folder, storage, world, engine=LAST_ROW):
+    def __init__(self, folder, storage, world, engine=LAST_ROW, *, before_images=True):
         self.folder, self.storage, self.world, self.engine = folder, storage, world, engine
+        self.before_images = before_images
         self.log = CommitLog(storage, UUID, world)
         self.tablets = {}
 
@@ -80,7 +81,9 @@ class Host:
         """``batch``: (deleted, row) pairs."""
         state = self.log.state
         layout = KeyedLayout.of(state)
-        stager = ChangeStager(self.storage, self.world, self.shape, layout, self.engine, self.tablet_of)
+        stager = ChangeStager(
+            self.storage, self.world, self.shape, layout, self.engine, self.tablet_of, self.before_images
+        )
         batches = {}
         for bucket in range(BUCKETS):
             chosen = [(d, row) for d, row in batch if row[0] % BUCKETS == bucket]
@@ -122,7 +125,7 @@ def changelog(storage, state):
                 yield bucket, found.base_offset + i, ChangeType(kind), row
 
 
-def folded(storage, state):
+def folded(storage, state, *, before_images=True):
     """The rows that the changelog makes, each change checked against the row that it is about."""
     rows, before = {}, None
     for bucket, offset, kind, row in changelog(storage, state):
@@ -134,7 +137,10 @@ def folded(storage, state):
             assert rows.pop(row[0]) == row
         elif kind is ChangeType.UPDATE_BEFORE:
             assert rows[row[0]] == row
+            assert before_images
             before = row
+        elif not before_images:
+            rows[row[0]] = row
         else:
             assert before is not None
             assert before[0] == row[0]
@@ -165,21 +171,23 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("before_images", [True, False], ids=["full", "wal"])
 @pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.long)])
-def test_histories(tmp_path_factory, num_examples):
+def test_histories(tmp_path_factory, num_examples, before_images):
     @settings(max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps):
-        check_history(tmp_path_factory, steps)
+        check_history(tmp_path_factory, steps, before_images=before_images)
 
     any_history()
 
 
-def check_history(tmp_path_factory, steps):
+def check_history(tmp_path_factory, steps, *, before_images):
     storage, clock = MemoryStorage(), SimClock()
     create(storage)
     folder = tmp_path_factory.mktemp("caches")
-    hosts = [Host(folder / str(i), storage, World(clock, sim_world(i).ids)) for i in range(2)]
+    worlds = [World(clock, sim_world(i).ids) for i in range(2)]
+    hosts = [Host(folder / str(i), storage, w, before_images=before_images) for i, w in enumerate(worlds)]
     model = {}
     for step, host, batch in steps:
         at = hosts[host]
@@ -200,7 +208,7 @@ def check_history(tmp_path_factory, steps):
     for host in hosts:
         assert host.rows() == model
         host.close()
-    assert folded(storage, hosts[0].log.state) == model
+    assert folded(storage, hosts[0].log.state, before_images=before_images) == model
 
 
 @pytest.fixture
@@ -255,6 +263,27 @@ def test_writers_at_once(host, storage):
     found = [h.rows() for h in hosts]
     assert found[0] == found[1] == found[2] == folded(storage, hosts[0].log.state)
     assert sum(row[2] for row in found[0].values()) == 3 * 30 * 3
+
+
+def test_writers_at_once_that_look_at_no_row(tmp_path, storage):
+    """Each write is whole in the log, and what was committed last is there."""
+    hosts = [Host(tmp_path / str(i), storage, sim_world(i), before_images=False) for i in range(3)]
+    barrier = threading.Barrier(len(hosts))
+
+    def put(number):
+        barrier.wait(60)
+        for n in range(30):
+            hosts[number].write([(False, (key, str(number), n)) for key in range(4)])
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(put, range(len(hosts))))
+    rows = [host.rows() for host in hosts]
+    state = hosts[0].log.state
+    assert rows[0] == rows[1] == rows[2] == folded(storage, state, before_images=False)
+    assert len({row[1:] for row in rows[0].values()}) == 1, "the last write has all keys"
+    assert len(list(changelog(storage, state))) == 3 * 30 * 4
+    for host in hosts:
+        host.close()
 
 
 def test_a_truncation_in_between_takes_the_rows_away(host, storage):

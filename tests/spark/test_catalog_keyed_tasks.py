@@ -73,6 +73,27 @@ def test_tasks_make_the_changes(spark, wh, filled, kind):
     assert table.lookup(list(range(60)))["_found"].to_pylist() == [key in expected(kind) for key in range(60)]
 
 
+def test_without_rows_before(spark, wh, make):
+    """Tasks look at no row for whole rows; statements that name rows decide as ever."""
+    name = make(table_changelog_image="wal")
+    spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
+    table = opened(wh, name)
+    made = changed(table, lambda: spark.sql(STATEMENTS["insert"].format(name)))
+    assert sum(changes for changes, _ in made.values()) == 35
+    assert all(waiting >= changes for changes, waiting in made.values())
+    for kind in ("update", "merge", "delete"):
+        spark.sql(STATEMENTS[kind].format(name))
+    model = {key: ("new", key + 1) for key in range(9, 40)} | {key: (f"n{key}", key) for key in range(2)}
+    model |= {key: ("new", key) for key in (50, 51, 52)}
+    assert rows(spark, name) == model
+    changelog = f"{name.rpartition('.')[0]}.`{name.rpartition('.')[2]}$changelog`"
+    kinds = dict(found(spark, f"SELECT _change_type, count(*) FROM {changelog} GROUP BY 1"))
+    assert kinds == {"update_after": 10 + 35 + 36 + 1, "delete": 1 + 6, "insert": 3}
+    tailed = spark.readStream.table(changelog).writeStream.format("memory")
+    tailed.queryName("unseen").trigger(availableNow=True).start().awaitTermination()
+    assert found(spark, "SELECT count(*) FROM unseen") == [(sum(kinds.values()),)]
+
+
 @pytest.mark.long
 def test_streams_in_update_mode(spark, wh, make, checkpoint):
     name, source = make(), make("_source", "id BIGINT")

@@ -23,6 +23,7 @@ def our_line(failure):
     """The line that our error has in Spark's text, which has one more of its own at most, and no traceback."""
     text = str(failure.value)
     told = text.partition("=== Streaming Query ===")[0]  # Spark tells after it how far the query came
+    told = told.partition("JVM stacktrace:")[0].replace("\n SQLSTATE:", "")  # a Connect client's own lines
     shown = [line for line in told.splitlines() if line.strip()]
     assert len(shown) <= 2, text
     return next(line for line in shown if "streamhouse_spark.errors." in line)

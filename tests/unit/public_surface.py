@@ -148,6 +148,16 @@ CALLS: dict[str, Call | list[Call]] = {
     "Warehouse.clean_dropped": Call(_wh, {"grace_ms": 3_600_000, "dry_run": True}),
     "Table.refresh": Call(_log, {}),
     "Table.append": Call(_log, {"rows": ROWS, "transaction": TRANSACTION}),
+    "Table.writer": Call(
+        lambda world: lambda **given: world.log.writer(**given).close(),
+        {
+            "flush_ms": 5,
+            "flush_bytes": 1 << 20,
+            "producer_id": "me",
+            "in_flight_bytes_max": 1 << 20,
+            "delivery_timeout_ms": 1000,
+        },
+    ),
     "Table.upsert": Call(_keyed, {"rows": [{"id": 1, "name": "b"}], "columns": ["name"], "transaction": TRANSACTION}),
     "Table.delete": Call(_keyed, {"keys": [1], "transaction": TRANSACTION}),
     "Table.overwrite": [Call(_log, {"rows": ROWS, "transaction": TRANSACTION}), Call(_keyed, {"rows": ROWS})],
@@ -240,7 +250,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name == "Table.tail"
+            is_function = "." not in name or name in {"Table.tail", "Table.writer"}
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 

@@ -26,6 +26,7 @@ NAMES = {
     "MissingExtraError",
     "OffsetRange",
     "OffsetsTrimmedError",
+    "ProducerFencedError",
     "SchemaMismatchError",
     "SnapshotExpiredError",
     "StorageError",
@@ -39,6 +40,8 @@ NAMES = {
     "Warehouse",
     "WarehouseMovedError",
     "WarehouseNotFoundError",
+    "WriterFullError",
+    "WriterStoppedError",
     "__version__",
     "configure",
     "delta_join",
@@ -60,7 +63,7 @@ def test_the_names_are_these():
 
 def test_every_error_of_the_contract_is_there():
     errors = {n for n in NAMES if n.endswith("Error") and n != "StreamhouseError"}
-    assert len(errors) == 19
+    assert len(errors) == 22
     for name in errors:
         error = getattr(sh, name)
         assert issubclass(error, sh.StreamhouseError)

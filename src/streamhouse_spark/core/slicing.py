@@ -145,7 +145,7 @@ def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
 
 
 def value_lengths(values: Sequence[bytes | None]) -> Sizes:
-    return np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
+    return np.fromiter(map(len, [value or b"" for value in values]), np.int64, len(values))
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:

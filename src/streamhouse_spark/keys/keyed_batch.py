@@ -56,13 +56,19 @@ class KeyedBatch:
     """Whether an operation inserts each key, so that no stored row may have it; None where rows may replace others."""
 
     @classmethod
-    def of(cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
-        """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row."""
+    def of(
+        cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools, places: Places | None = None
+    ) -> KeyedBatch:
+        """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row.
+
+        ``places`` are the indexes of the rows among those of the columns; without it they are all of them.
+        """
         order, is_first = sorted_indexes(keys)
         starts = np.flatnonzero(is_first)
-        in_order = bool((order == np.arange(len(order))).all())  # then a copy is spared
-        taken = tuple(c if in_order else slicing.taken(c, order, distinct=True) for c in columns)
-        return cls(keys.take(pa.array(order[starts])), taken, deleted[order], starts)
+        in_order = places is None and bool((order == np.arange(len(order))).all())  # then a copy is spared
+        rows = order if places is None else places[order]
+        taken = tuple(c if in_order else slicing.taken(c, rows, distinct=True) for c in columns)
+        return cls(keys.take(pa.array(order[starts])), taken, deleted[rows], starts)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -146,9 +152,11 @@ def sorted_indexes(keys: pa.BinaryArray) -> tuple[Places, Bools]:
     """
     numbers = as_numbers(keys)
     if numbers is not None:
-        order: Places = np.argsort(numbers, kind="stable")
+        order: Places = np.argsort(numbers)  # several times as fast as a stable sort
         ordered = numbers[order]
         differs: Bools = ordered[1:] != ordered[:-1]
+        if not differs.all():
+            order = np.argsort(numbers, kind="stable")  # of the same order of numbers
     else:
         order = pc.sort_indices(keys).to_numpy().astype(np.int64)  # stable
         taken = keys.take(pa.array(order))

@@ -30,11 +30,22 @@ class Changes:
     """A `ChangeType` for each row of the changelog."""
     columns: tuple[slicing.Column, ...]
     """All columns of the table; in chunks where they are larger than a slice."""
-    values: dict[bytes, bytes | None]
-    """Stored key → its value from now on, None where it is deleted."""
+    values: dict[bytes, bytes | None] | None
+    """Stored key → its value from now on, None where it is deleted; no map where the stored rows were not looked at."""
 
     def __len__(self) -> int:
         return len(self.types)
+
+
+def unseen_changes(batch: KeyedBatch) -> Changes:
+    """Write the last row of each key of ``batch``, which deletes none, over a stored row that nobody looked at.
+
+    Each is an ``update_after``, whether its key is new or not, and whether the row differs or not.
+    """
+    last = batch.ends - 1
+    is_each = len(last) == len(batch.deleted)
+    columns = tuple(c if is_each else slicing.taken(c, last, distinct=True) for c in batch.columns)
+    return Changes(np.full(len(batch), ChangeType.UPDATE_AFTER, np.int8), columns, None)
 
 
 def changes_of(
@@ -60,7 +71,7 @@ def changes_of(
     return Changes(
         np.concatenate([part.types for part in found]),
         tuple(slicing.chunked(parts, parts[0].type) for parts in columns),
-        dict(chain.from_iterable(part.values.items() for part in found)),
+        dict(chain.from_iterable(part.values.items() for part in found if part.values is not None)),
     )
 
 

@@ -49,7 +49,8 @@ class KeyedProperties:
     """``table.delete.behavior``: whether deletions delete, do nothing, or are an error. Without it, ``allow`` where the
     last row wins, ``ignore`` with a merge engine."""
     changelog_image: ChangelogImage = "full"
-    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them. Fixed."""
+    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them, where upserts of whole
+    rows look at no stored row. Fixed."""
     insert_existing: InsertExisting = "error"
     """``table.merge-into.insert-existing``: the effect of a MERGE that inserts a row under an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 **Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again. Long work is done and stored before the commit's attempt,
+faster, the changes of that bucket are worked out again. Only those that nobody looked at the rows for
+(``table.changelog.image`` WAL) are right behind any record. Long work is done and stored before the commit's attempt,
 because other threads wait for the attempt; it only compares. Changes that other processes prepared (tasks of Spark,
 say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
 the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: if no row changed that they depend
@@ -99,7 +100,7 @@ class KeyedWriter:
         """
         for bucket, s in staged.items():
             if s.values is None:
-                continue  # the host that needs them next replays them: this one may never hold the bucket
+                continue  # the host that needs them next replays them: this one may never look at the bucket
             with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
                 tablet, history = self.stager.tablet_of(bucket), history_of(state)
                 if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
@@ -235,7 +236,9 @@ def _is_as_made(
     """Tell whether changes that this process computed are right at the bucket's position, and their file still
     exists.
     """
-    if made is None or made.values is None or made.at != seen_from(made.at):
+    if made is None:
+        return False
+    if not made.is_unseen and (made.values is None or made.at != seen_from(made.at)):
         return False
     return made.is_kept(state, time_ms)
 

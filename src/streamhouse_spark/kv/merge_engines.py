@@ -20,6 +20,10 @@ from streamhouse_spark.kv.aggregation import Fold, last_value
 
 
 class MergeEngine(Protocol):
+    @property
+    def replaces(self) -> bool:
+        """Whether a row of a batch takes the place of the stored one, whatever that is."""
+
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
 
@@ -38,6 +42,10 @@ class ColumnwiseMerge:
     targets: Collection[int] | None = None
     defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
     """Position → default of a column that a partial update does not name, for new rows; without one null."""
+
+    @property
+    def replaces(self) -> bool:
+        return self.targets is None and not self.folds
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         kept = self._kept(batch, old)
@@ -89,6 +97,10 @@ class ColumnwiseMerge:
 class FirstRowMerge:
     """Keeps the first row of a key; there are no deletions."""
 
+    @property
+    def replaces(self) -> bool:
+        return False
+
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         return _chosen(batch, old, np.where(old.there, -1, batch.starts))
 
@@ -98,6 +110,10 @@ class VersionedMerge:
     """Keeps the row with the largest version, of equal ones the last. Rows without a version are ignored."""
 
     version_column: int
+
+    @property
+    def replaces(self) -> bool:
+        return False
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         versions, known = _versions(batch.columns[self.version_column])

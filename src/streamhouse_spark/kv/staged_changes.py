@@ -20,7 +20,7 @@ from streamhouse_spark.core.slicing import ROW_BYTES_MAX
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
-from streamhouse_spark.kv.changes import Changes, changes_of
+from streamhouse_spark.kv.changes import Changes, changes_of, unseen_changes
 from streamhouse_spark.kv.keyed_properties import KeyedProperties
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
@@ -52,9 +52,12 @@ class StagedChanges:
     """Position of the bucket for which the changes are right."""
     segment: StagedSegment | None
     values: Mapping[bytes, bytes | None] | None
-    """The changes as values for a tablet; None where another process computed them."""
+    """The changes as values for a tablet; None where another process computed them, or nobody looked at the stored
+    rows."""
     staged_ms: int
     """Store time at which staging began."""
+    is_unseen: bool = False
+    """Whether they are right at every position, because nobody looked at the stored rows."""
 
     def is_kept(self, state: TableState, time_ms: int) -> bool:
         """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.append.is_kept`."""
@@ -81,6 +84,8 @@ class PreparedChanges:
     properties: KeyedProperties
     staged_ms: int
     """Store time at which staging began."""
+    is_unseen: bool = False
+    """As in `StagedChanges`."""
 
     def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
         """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
@@ -92,12 +97,12 @@ class PreparedChanges:
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
-        if (has_rows or had_rows) and at != self.at:
+        if (has_rows or had_rows) and at != self.at and not self.is_unseen:
             return False
         return self.placed(at).is_kept(state, time_ms)
 
     def placed(self, at: BucketPosition) -> StagedChanges:
-        return StagedChanges(at, self.segment, None, self.staged_ms)
+        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,15 @@ class ChangeStager:
         changes = {bucket: self._changes(bucket, batches[bucket], state, at) for bucket, at in places.items()}
         segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
         return {
-            bucket: StagedChanges(places[bucket], segments.get(bucket), found.values, staged_ms)
+            bucket: StagedChanges(
+                places[bucket], segments.get(bucket), found.values, staged_ms, is_unseen=found.values is None
+            )
             for bucket, found in changes.items()
         }
 
     def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> Changes:
+        if self._may_go_unseen(batch):
+            return unseen_changes(batch)
         values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
         self._require_new(batch, values, state)
         try:
@@ -141,6 +150,14 @@ class ChangeStager:
                 f"the batch and the row that is there, are too many (a row may have {ROW_BYTES_MAX}); nothing was "
                 "written: store large values in parts, or write rows of one key in several batches"
             ) from None
+
+    def _may_go_unseen(self, batch: KeyedBatch) -> bool:
+        """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.
+
+        A deletion needs one, because its change has the deleted row, and an absent row has no change.
+        """
+        is_of_upserts = batch.inserted is None and not batch.deleted.any()
+        return is_of_upserts and self.engine.replaces and not self.before_images
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
         """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""

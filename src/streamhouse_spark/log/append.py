@@ -7,7 +7,7 @@ names all of them. Segments that are staged and never committed are orphans, rem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -199,18 +199,30 @@ def gathered(staged: Iterable[Staged]) -> Staged:
     return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing)
 
 
+Require = Callable[[TableState], None]
+"""Raises where rows may not follow a state."""
+
+
 def commit_staged(
-    log: CommitLog, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+    log: CommitLog,
+    staged: Staged,
+    *,
+    transaction: Transaction | None = None,
+    overwrite: bool = False,
+    require: Require | None = None,
 ) -> tuple[BucketOffsets, Committed]:
     """Add staged rows to the table in one record, and return their offsets.
 
     With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
     committed before the record. A transaction that is already stored changes nothing and returns the offsets of its
-    first commit. With a transaction even no rows are committed, so that its version is remembered.
+    first commit. With a transaction even no rows are committed, so that its version is remembered. ``require`` is
+    asked about the state that the record follows, on every attempt, and about the one that has the transaction already.
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         require_there(state)  # also where nothing would change
+        if require is not None:
+            require(state)
         emptying = truncating(state) if overwrite else ()
         if not staged.segments and transaction is None:
             return emptying
@@ -219,6 +231,8 @@ def commit_staged(
 
     committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=not overwrite)
     if committed.replay_of is not None:
+        if require is not None:
+            require(committed.state)
         return BucketOffsets(committed.replay_of.offsets), committed
     before, after = committed.before, committed.state
     if committed.ends is not None:

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_RUN_ROWS_MIN: Final = 400
-"""Shorter runs of rows between removed ones are slower to copy one by one than a test of each row by Arrow's filter."""
+_WORDS: Final = {8 * width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
 
 
 def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
@@ -29,11 +28,25 @@ def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
 
 def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the rows that are not ``dropped``, in their order."""
-    places = np.flatnonzero(dropped)
-    if not len(places):
+    if not dropped.any():
         return batch
-    if len(places) * _RUN_ROWS_MIN > len(dropped):
-        return batch.filter(pa.array(~dropped))
-    starts = [0, *(places + 1).tolist()]
-    ends = [*places.tolist(), len(dropped)]
-    return pa.concat_batches([batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])
+    kept = ~dropped
+    mask, num_rows = pa.array(kept), int(np.count_nonzero(kept))
+    columns = [
+        _of_fixed_width(column, kept, num_rows) if _is_plain(column) else column.filter(mask)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
+
+
+def _is_plain(column: pa.Array) -> bool:
+    return column.null_count == 0 and pa.types.is_primitive(column.type) and column.type.bit_width in _WORDS
+
+
+def _of_fixed_width(column: pa.Array, kept: npt.NDArray[np.bool_], num_rows: int) -> pa.Array:
+    """Do the same as Arrow's filter, in half its time, into memory of Arrow as that does."""
+    word = _WORDS[column.type.bit_width]
+    values = np.frombuffer(column.buffers()[1], word, column.offset + len(column))[column.offset :]
+    data = pa.allocate_buffer(num_rows * word.itemsize)
+    np.frombuffer(data, word)[:] = values[kept]
+    return pa.Array.from_buffers(column.type, num_rows, [None, data], 0)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.retiering import RetierReport
     from streamhouse_spark.write.append import Appends
     from streamhouse_spark.write.upsert import KeyedTable
+    from streamhouse_spark.write.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,21 @@ class Table(TableHandle):
         """
         check_transaction(transaction)
         return self._appends.append(rows, transaction)
+
+    def writer(
+        self,
+        *,
+        flush_ms: float = 5,
+        flush_bytes: int = 8 << 20,
+        producer_id: str | None = None,
+        in_flight_bytes_max: int = 64 << 20,
+        delivery_timeout_ms: float = 120_000,
+    ) -> Writer:
+        """Open a writer for an event producer. See `streamhouse_spark.write.writer.open_writer`."""
+        from streamhouse_spark.write.writer import open_writer
+
+        limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
+        return open_writer(self, self._appends, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None

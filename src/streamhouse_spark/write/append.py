@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.append import Routing, Staged, Stager, commit_staged
+from streamhouse_spark.log.append import Require, Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.rows import can_be_read_again, filled
 from streamhouse_spark.write.segment_merging import merge_if_due
@@ -26,39 +28,56 @@ class Appends:
         self._known: tuple[int, Mapping[str, str], Stager] | None = None
         self._lock = new_lock()
 
-    def append(self, rows: Any, transaction: Transaction | None, *, overwrite: bool = False) -> BucketOffsets:
+    def append(
+        self,
+        rows: Any,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool = False,
+        require: Require | None = None,
+    ) -> BucketOffsets:
         """Stage and commit rows, and again if columns were renamed or dropped, or defaults changed meanwhile."""
         for _ in range(SCHEMA_CHANGES_MAX):
             staged = self.staged(rows)
             try:
-                return self.commit(staged, transaction=transaction, overwrite=overwrite)
+                return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
             except CommitConflictError:
                 if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
                     raise
-        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite)
+        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite, require=require)
 
     def commit(
-        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+        self,
+        staged: Staged,
+        *,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        require: Require | None = None,
     ) -> BucketOffsets:
-        """Add rows that were staged, here or in other processes, and merge if that is due."""
+        """Add rows that were staged, here or in other processes, as `commit_staged`, and merge if that is due."""
         check_transaction(transaction)
-        offsets, committed = commit_staged(self._table.log, staged, transaction=transaction, overwrite=overwrite)
+        log = self._table.log
+        offsets, committed = commit_staged(log, staged, transaction=transaction, overwrite=overwrite, require=require)
         if committed.is_first:
             merge_if_due(self._table, committed.state)
         return offsets
 
     def staged(self, rows: Any) -> Staged:
-        """Stage the rows; in the newest schema if the one known here does not have their columns."""
+        """Stage the rows, as `fitted` gives them."""
+        state, coerced, missing = self.fitted(rows)
+        return self.stager(state).stage(coerced, missing)
+
+    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        """Convert rows as `filled` does, by the newest schema if the one known here does not have their columns."""
         table = self._table
         state = table.state
         try:
-            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
+            return state, *filled(rows, state.schema, table=table.name, older=state.schemas)
         except SchemaMismatchError:
             known, state = state, table.refresh()
             if state.schema_id == known.schema_id or not can_be_read_again(rows):
                 raise
-            coerced, missing = filled(rows, state.schema, table=table.name, older=state.schemas)
-        return self.stager(state).stage(coerced, missing)
+            return state, *filled(rows, state.schema, table=table.name, older=state.schemas)
 
     def stager(self, state: TableState) -> Stager:
         """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""

@@ -117,7 +117,9 @@ def _prepared(keyed: KeyedTable, write: IntentWrite, bucket: int, read: ReadInte
             staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
         except TabletAheadError:
             continue
-        return PreparedChanges(bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms)
+        return PreparedChanges(
+            bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms, staged.is_unseen
+        )
     return None
 
 

@@ -111,24 +111,29 @@ class KeyedSchema:
         columns = self._columns(rows)
         found = {}
         for bucket, places in self.buckets(columns):
-            taken = columns if places is None else [slicing.taken(c, places, distinct=True) for c in columns]
-            chosen = deleted if places is None else deleted[places]
-            found[bucket] = self._batch(taken, chosen)
+            found[bucket] = self._batch(columns, deleted, places)
         return found
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
         """Group rows that are known to be of one bucket, as `batches` does."""
-        return self._batch(self._columns(rows), deleted)
+        return self._batch(self._columns(rows), deleted, None)
 
     def _columns(self, rows: pa.Table) -> list[slicing.Column]:
         return [slicing.small_array(rows.column(name)) for name in self.schema.names]
 
-    def _batch(self, columns: Sequence[slicing.Column], deleted: Bools) -> KeyedBatch:
-        keys = self._keys(columns)
+    def _batch(
+        self, columns: Sequence[slicing.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
+    ) -> KeyedBatch:
+        """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
+        of_key = self.layout.key_indexes
+        found = list(columns)
+        if places is not None:
+            found = [slicing.taken(c, places, distinct=True) if i in of_key else c for i, c in enumerate(columns)]
+        keys = self._keys(found)
         if self.lake_format == "paimon":
             names = self.properties.primary_key
-            check_paimon_keys(self.name, names, [columns[self.schema.names.index(name)] for name in names])
-        return KeyedBatch.of(keys, columns, deleted)
+            check_paimon_keys(self.name, names, [found[self.schema.names.index(name)] for name in names])
+        return KeyedBatch.of(keys, columns, deleted, places)
 
     def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
         """Encode the keys. They are compared with one another, so those of a bucket are one array.

@@ -43,6 +43,18 @@ ELSEWHERE = {
     "rebuild the lake from the log with: streamhouse retier": (
         "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
     ),
+    "nothing was taken, send these rows again": (
+        "unit/write/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
+    ),
+    "write/outbox.py WRITER_STOPPED: …": "unit/write/test_writer.py::test_closed_means_closed",
+    "write/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
+    "a newer writer has this id": "faults/test_writer_calls.py::test_it_holds",
+    "is the application id of a streaming query; choose another": (
+        "unit/write/test_writer.py::test_a_streams_application_id_is_refused"
+    ),
+    "other writers, one after the other": (
+        "unit/write/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
+    ),
     "log/commits/commit_log.py DIFFERENT_HISTORY: …": (
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
     ),

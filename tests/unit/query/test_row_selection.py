@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import subprocess
 import sys
 
@@ -17,6 +18,12 @@ ROWS = pa.record_batch({
     "id": range(NUM_ROWS),
     "name": [None if i % 7 == 0 else f"name-{i}" for i in range(NUM_ROWS)],
     "tags": [[i] * (i % 3) for i in range(NUM_ROWS)],
+    "flag": [i % 5 == 0 for i in range(NUM_ROWS)],
+    "small": pa.array([i % 100 for i in range(NUM_ROWS)], pa.int8()),
+    "price": pa.array([decimal.Decimal(i) for i in range(NUM_ROWS)], pa.decimal128(10, 2)),
+    "ratio": pa.array([i / 3 for i in range(NUM_ROWS)], pa.float32()),
+    "seen": pa.array(range(NUM_ROWS), pa.timestamp("us", "UTC")),
+    "maybe": [None if i % 11 == 0 else i for i in range(NUM_ROWS)],
 })  # fmt: skip
 
 

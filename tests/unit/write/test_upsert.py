@@ -17,10 +17,14 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
 )
+from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.table.views import open_view
 
 COLUMNS = "id BIGINT, name STRING, n INT"
+VERSIONED = "table.merge-engine.versioned"
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -272,8 +276,9 @@ class TestChangelogs:
         table = wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal"})
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])
-        assert wh.view("t$changelog").to_arrow()["_change_type"].to_pylist() == ["insert", "update_after"]
+        assert wh.view("t$changelog").to_arrow()["_change_type"].to_pylist() == ["update_after", "update_after"]
         assert wh.view("t$binlog").to_arrow()["before"].to_pylist() == [None, None]
+        assert found(table) == [row(1, "b")]
 
     def test_a_tail_has_the_kinds(self, table):
         tail = table.tail("earliest", until_ms=0, columns=["name"])
@@ -284,6 +289,108 @@ class TestChangelogs:
         wh.create_table("plain", COLUMNS)
         with pytest.raises(InvalidNameError, match="only tables with a primary key"):
             wh.view("plain$binlog")
+
+
+class TestUnseenRows:
+    """Without rows before, whole rows are written over whatever is there."""
+
+    @pytest.fixture
+    def blind(self, wh):
+        return wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal"})
+
+    @staticmethod
+    def kinds(table):
+        changes = open_view(table, "changelog").to_arrow()
+        return list(zip(changes["_change_type"].to_pylist(), changes["id"].to_pylist(), strict=True))
+
+    @pytest.fixture
+    def looks(self, monkeypatch):
+        """The looks at stored rows: one for each batch of one bucket."""
+        found = []
+        real = Tablet.find
+        monkeypatch.setattr(Tablet, "find", lambda tablet, keys: found.append(keys) or real(tablet, keys))
+        return found
+
+    def test_upserts_look_at_none_and_each_key_has_one_change(self, blind, looks):
+        blind.upsert([row(2, "a"), row(1, "a"), row(2, "b")])
+        blind.upsert([row(2, "b")])  # the row stays as it is
+        assert self.kinds(blind) == [("update_after", 1), ("update_after", 2), ("update_after", 2)]
+        assert not looks
+        assert found(blind) == [row(1, "a"), row(2, "b")]
+
+    def test_an_overwrite_looks_at_none(self, blind, looks):
+        blind.upsert([row(1, "a"), row(2, "a")])
+        blind.overwrite([row(2, "b")])
+        assert not looks
+        assert found(blind) == [row(2, "b")]
+        assert blind.lookup_one(1) is None
+
+    def test_deletions_look_and_have_the_deleted_row(self, blind, looks):
+        blind.upsert([row(1, "a", 5)])
+        blind.delete([1, 2])
+        assert len(looks) == 1
+        assert self.kinds(blind) == [("update_after", 1), ("delete", 1)]
+        assert open_view(blind, "binlog").to_arrow()["before"].to_pylist() == [None, row(1, "a", 5)]
+
+    def test_a_batch_that_deletes_looks_for_all_of_its_keys(self, blind, looks):
+        blind.upsert([row(1, "a")])
+        rows = pa.Table.from_pylist([row(1), row(2, "b")], blind.schema)
+        keyed_writes.change(blind, rows, np.array([True, False]))
+        assert len(looks) == 1
+        assert self.kinds(blind) == [("update_after", 1), ("delete", 1), ("insert", 2)]
+
+    def test_partial_updates_look(self, blind, looks):
+        blind.upsert([row(1, "a", 5)])
+        blind.upsert([{"id": 1, "n": 6}, {"id": 2, "n": 7}], columns=["n"])
+        assert len(looks) == 1
+        assert self.kinds(blind) == [("update_after", 1), ("update_after", 1), ("insert", 2)]
+        assert found(blind) == [row(1, "a", 6), row(2, None, 7)]
+
+    @pytest.mark.parametrize(
+        "engine",
+        [{"table.merge-engine": "first_row"}, {"table.merge-engine": "versioned", f"{VERSIONED}.ver-column": "n"}],
+    )
+    def test_merge_engines_look(self, wh, looks, engine):
+        table = wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal", **engine})
+        table.upsert([row(1, "a", 1)])
+        table.upsert([row(1, "b", 0), row(2, "b", 0)])
+        assert len(looks) == 1
+        assert found(table) == [row(1, "a", 1), row(2, "b", 0)]
+        assert self.kinds(table) == [("insert", 1), ("insert", 2)]
+
+    def test_a_lost_race_does_not_write_them_again(self, blind, other_process, monkeypatch):
+        """They are right behind any record, so the object of the first attempt is the one that is named."""
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        made = []
+        real = staged_changes.stage_group
+
+        def stage_group(*args):
+            made.append(args[2])
+            if len(made) == 1:
+                other_process().table("t").upsert([row(1, "theirs")])
+            return real(*args)
+
+        monkeypatch.setattr(staged_changes, "stage_group", stage_group)
+        blind.upsert([row(1, "ours"), row(2, "ours")])
+        assert len(made) == 2
+        assert found(blind) == [row(1, "ours"), row(2, "ours")]
+        assert blind.lookup_one(1) == row(1, "ours")
+        assert [s.uuid for s in blind.refresh().buckets[0].segments] == made[::-1]
+
+    def test_operations_that_read_the_table_still_conflict(self, blind, other_process):
+        blind.upsert([row(1, "a", 1)])
+        read = ReadBase.of(blind.refresh())
+        other_process().table("t").upsert([row(1, "b", 2)])
+        rows = pa.Table.from_pylist([row(1, "a", 2)], blind.schema)
+        with pytest.raises(CommitConflictError, match="id = 1, which it writes"):
+            keyed_writes.rewrite(blind, rows, np.zeros(1, np.bool_), read=read)
+        keyed_writes.rewrite(blind, rows, np.zeros(1, np.bool_), read=ReadBase.of(blind.refresh()))
+        assert found(blind) == [row(1, "a", 2)]
+
+    def test_the_property_stays_as_it_was_made(self, blind, table):
+        for each, image in ((blind, "full"), (table, "wal")):
+            with pytest.raises(InvalidOptionError, match=r"table\.changelog\.image"):
+                each.alter(set_properties={"table.changelog.image": image})
 
 
 def test_columns_filters_and_times(table, clock):

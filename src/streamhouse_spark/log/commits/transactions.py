@@ -54,6 +54,12 @@ def name_sum(name: str | None) -> int:
     return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
 
 
+def stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
+    """Return the last version stored for an application id, however long ago; None for an unknown one."""
+    found = entries.get(app_id) or past.get(name_sum(app_id))
+    return None if found is None else found.version
+
+
 def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
     """Return the past with these entries in it."""
     found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
